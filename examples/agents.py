@@ -28,7 +28,7 @@ def sensor(number: int, steps: int) -> hl.streams.Stream:
 
 
 def main(sensors: int = 100, steps: int = 1_500) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each agent's mean loss at first and later; for those that were set aside, not a number."""
+    """Each agent's mean loss at first and later; for those that were frozen, not a number."""
 
     def agents() -> hl.Population:
         streams = [sensor(number, steps) for number in range(sensors)]
@@ -51,7 +51,7 @@ def main(sensors: int = 100, steps: int = 1_500) -> tuple[torch.Tensor, torch.Te
     print(f"{better} of {sensors} agents halved their error; member 7 stopped at sample {population.positions[7]}")
     print(f"{sum(report.took)} agents took part in the last step")
 
-    # From the checkpoint all go on, the broken one too, which is set aside again.
+    # From the checkpoint all continue, the broken one too, which is frozen again.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         resumed = agents()

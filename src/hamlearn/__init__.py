@@ -102,7 +102,7 @@ _HOMES = {
     "Trace": "sample",
     "evaluate": "evaluate",
 }
-"""Where the names that are no modules live. They are fetched when they are asked for: `hamlearn --help` asks for
+"""Modules of the names that are not modules themselves. Each is imported at its first use: `hamlearn --help` uses
 none, and does not wait for PyTorch."""
 
 

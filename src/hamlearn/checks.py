@@ -70,7 +70,7 @@ class AnyLearner(Protocol):
 
 
 def check_learner(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
-    """Check that a learner is reproducible, pure in `predict`, resumable to the bit, and safe from bad samples.
+    """Check that a learner is reproducible, pure in `predict`, resumable bit-for-bit, and safe from bad samples.
 
     Args:
         make: Builds the learner, the same each time (seed what is random in it).

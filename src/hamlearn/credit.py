@@ -80,8 +80,8 @@ class Echo(Credit):
         dissipate: `"sequence"`: ω dissipates once per echo, so that η = (1 − μ)/τ is ordinary momentum.
             `"token"`: at each step of the echo, as the paper writes it.
         memory: `"stored"`: each token keeps its state and graph until the echo. `"reversible"`: nothing but the
-            inputs is kept, and states are rebuilt on the way back, for state nets that can run backwards, such
-            as `hl.reversible.MidpointCell`.
+            inputs is kept, and states are rebuilt in the backward pass: for state nets that can run backwards,
+            such as `hl.reversible.MidpointCell`.
 
     Example:
         >>> Echo(truncate=5, every=5)
@@ -127,8 +127,8 @@ class Sensitivity(Credit):
 
     Args:
         keep: κ, between 0 and 1: how much of the past is kept at each step. 0, in sequential order, is `Cleared`.
-        strict: `True`: at the first step it is verified that units are independent, and a net whose units are not
-            is refused by the name of the parameter. `False`: each unit keeps its own part only, which for dense
+        strict: `True`: at the first step it is verified that units are independent, else an error names the
+            parameter. `False`: each unit keeps its own part only, which for dense
             nets is an approximation known as SnAp-1.
 
     Example:
@@ -223,7 +223,7 @@ class UORO(Sensitivity):
     compiled engine leaves its steps to the eager one.
 
     Args:
-        eps: What is added to each norm.
+        eps: A number that is added to each norm.
 
     Example:
         >>> UORO()

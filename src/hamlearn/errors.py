@@ -8,7 +8,7 @@ these is exactly as it was before the call.
 class HamlearnError(Exception):
     """Base of all errors that hamlearn raises on purpose.
 
-    What to do: catch it to tell what hamlearn refused from faults of a program; the message names the remedy.
+    What to do: catch it to separate errors of hamlearn from faults of a program; the message names the remedy.
 
     Example:
         >>> import hamlearn as hl

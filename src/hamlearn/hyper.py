@@ -69,7 +69,7 @@ class Hyper:
             counts once, with gain τ0φ, and moves the weights by τ0β⊙ω; costates keep (1 − τ0η)^(τ/τ0) of
             themselves over the gap; the state flows by the true τ. Learning then depends neither on the unit of
             time nor on gaps, and needs τ0η ≤ 1. `"continuous"`: the equations above with τ everywhere. At τ = τ0
-            both are the same step, to the bit.
+            both are the same step, bit-for-bit.
         weight_decay: λ of the penalty ½λ|θ|² that is added to the loss: H = φ·(L + ½λ|θ|²) + ⟨z, f_h⟩. It enters
             with a loss, and is absent where a sample has no target.
 
@@ -88,7 +88,7 @@ class Hyper:
     phi_first: float | None = None
     clock: Literal["events", "continuous"] = "events"
     weight_decay: float = 0.0
-    # The momentum that η was made of, to the bit: 1 − τη is rounded.
+    # The momentum that η was made of, exactly: 1 − τη is rounded.
     kept: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -293,7 +293,7 @@ class Hyper:
         """The rates of steps of these lengths, where none depends on time; 0 stands for this object's own τ.
 
         Returns:
-            A row for each step: τ, stride, η, η_z and φ as in `Rates`, to the bit as `at` says them.
+            A row for each step: τ, stride, η, η_z and φ as in `Rates`, bit-for-bit as `at` returns them.
 
         Example:
             >>> Hyper(tau=0.5, eta=1.0).along(np.array([0.0, 2.0])).tolist()

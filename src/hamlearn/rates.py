@@ -57,7 +57,7 @@ def over_gaps(eta: float, nominal: float) -> Callable[[float], float]:
 
 
 def over_many_gaps(eta: float, nominal: float, taus: np.ndarray) -> np.ndarray:
-    """The same for many gaps, to the bit.
+    """The same for many gaps, bit-for-bit.
 
     Example:
         >>> gaps = np.array([0.3, 1.0, 2.5])

@@ -1,4 +1,4 @@
-"""A member that goes wrong harms no other: it skips, or is set aside and named."""
+"""A member that goes wrong harms no other: it skips, or is frozen and named."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bad_feeds() -> list[Any]:
 def test_a_member_that_cannot_go_on_is_set_aside_and_the_others_go_on(engine: Engine) -> None:
     feeds, make, seeds = bad_feeds(), maker(), range(4)
     population = hl.Population(make, HYPER, seeds, streams=feeds)
-    with quickly_compiled(), pytest.warns(RuntimeWarning, match="is set aside, and the others go on: ") as told:
+    with quickly_compiled(), pytest.warns(RuntimeWarning, match="is frozen, and the others continue: ") as told:
         reports = list(population.run(engine=engine, chunk=64))
     singles = alone(make, HYPER, seeds, feeds)
     assert_as_alone(population, reports, singles)
@@ -88,7 +88,7 @@ def test_weights_that_overflow_between_two_looks_are_found_at_their_step() -> No
     hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e300)]
     make, feeds = maker(), [feed(number, 20) for number in range(4)]
     population = hl.Population(make, hyper, SEEDS, streams=feeds)
-    with quickly_compiled(), pytest.warns(RuntimeWarning, match="member [23] of 4 is set aside"):
+    with quickly_compiled(), pytest.warns(RuntimeWarning, match="member [23] of 4 is frozen"):
         reports = list(population.run(chunk=64))
     assert_as_alone(population, reports, alone(make, hyper, SEEDS, feeds))
     assert set(population.aside) == {2, 3}
@@ -99,7 +99,7 @@ def test_a_class_out_of_range_sets_its_member_aside_even_where_samples_are_skipp
     feeds = [feed(number, 20, classes=True) for number in range(4)]
     feeds[2][7] = replace(feeds[2][7], target=torch.tensor([0, 9]))
     population = hl.Population(make, HYPER, SEEDS, streams=feeds)
-    with quickly_compiled(), pytest.warns(RuntimeWarning, match="member 2 of 4 is set aside"):
+    with quickly_compiled(), pytest.warns(RuntimeWarning, match="member 2 of 4 is frozen"):
         reports = list(population.run(chunk=64))
     assert sorted(population.aside) == [2]
     assert population.positions == [20, 20, 7, 20]
@@ -115,7 +115,7 @@ def test_a_run_in_which_every_member_fails_at_once_ends(wrong: str, engine: Engi
     bad: dict[str, Any] = {"target": torch.full((2, 2), NAN).double()} if wrong == "target" else {"tau": -1.0}
     feeds = [[replace(sample, **bad) for sample in feed(number, 5)] for number in range(4)]
     population = hl.Population(maker(), HYPER, SEEDS, streams=feeds)
-    with quickly_compiled(), pytest.warns(RuntimeWarning, match="set aside"):
+    with quickly_compiled(), pytest.warns(RuntimeWarning, match="is frozen"):
         assert list(population.run(engine=engine)) == []
     assert sorted(population.aside) == [0, 1, 2, 3]
     expected = hl.errors.NonFiniteError if wrong == "target" else hl.errors.SampleError

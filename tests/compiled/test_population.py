@@ -82,7 +82,7 @@ def test_a_member_that_diverges_on_a_shared_stream_is_frozen_and_the_others_go_o
     hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200), hl.Hyper.from_sgd(lr=0.02)]
     make, samples = maker("gru", order="sequential"), stream(classes=False)
     population = hl.Population(make, hyper=hyper)
-    with pytest.warns(RuntimeWarning, match="member 1 of 3 is set aside") as told:
+    with pytest.warns(RuntimeWarning, match="member 1 of 3 is frozen") as told:
         reports = list(population.run(samples, chunk=16, engine=engine))
     assert len(told) == 1
     assert isinstance(population.aside[1], hl.errors.NonFiniteError)

@@ -241,7 +241,7 @@ def test_checks_can_be_turned_off():
         ({"beta": {"*": -3.0}}, "beta=-3.0"),
         ({"beta": "fast"}, "beta='fast'"),
         ({"beta": "0.1"}, "beta='0.1'"),
-        ({"beta": {1: 0.1, "*": 0.1}}, "beta maps 1, which is no name"),
+        ({"beta": {1: 0.1, "*": 0.1}}, "beta maps 1, which is not a name"),
         ({"beta": torch.tensor(1j)}, "beta is a tensor of torch.complex64"),
         ({"eta": None}, "eta=None"),
         ({"phi": None}, "phi=None"),

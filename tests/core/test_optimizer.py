@@ -84,8 +84,8 @@ def changed(**group):
         (lambda: changed(lr=float("nan")), "lr=nan"),
         (lambda: {**changed(), "state": {0: {"omega": torch.ones(3)}}}, r"shape \[3\], the weight \[2\]"),
         (lambda: {**changed(), "state": {0: {"exp_avg": torch.ones(2)}}}, "exp_avg"),
-        (dict, "no state of an optimizer"),
-        (lambda: None, "no state of an optimizer"),
+        (dict, "not the state of an optimizer"),
+        (lambda: None, "not the state of an optimizer"),
     ],
 )
 def test_a_state_of_another_kind_is_refused_and_nothing_is_taken_from_it(state, says):

@@ -67,7 +67,7 @@ def test_a_bad_agent_is_set_aside_and_a_skipping_one_skips() -> None:
     for policy, wrong in (("raise", [1, 2]), ("skip", [])):
         population = hl.Population(there(maker(), on_nonfinite=policy), HYPER, SEEDS, streams=brought(feeds))
         if wrong:
-            with pytest.warns(RuntimeWarning, match="is set aside"):
+            with pytest.warns(RuntimeWarning, match="is frozen"):
                 list(population.run(chunk=16))
         else:
             list(population.run(chunk=16))

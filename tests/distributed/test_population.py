@@ -187,7 +187,7 @@ def test_streams_that_do_not_fit_and_checkpoints_of_the_other_kind_are_refused_a
 def test_a_member_that_fails_is_set_aside_by_its_number_among_all() -> None:
     spoilt = [*samples(2), hl.Sample(torch.ones(1, 7), torch.ones(1, 1))]
     population = ShardedPopulation(make, RATES[:1], (0, 1), streams=[samples(4), spoilt])
-    with pytest.warns(RuntimeWarning, match="set aside"):
+    with pytest.warns(RuntimeWarning, match="is frozen"):
         reports = list(population.run(engine="eager"))
     assert [report.took for report in reports] == [[True, True], [True, True], [True, False], [True, False]]
     assert list(population.aside) == [1]

@@ -40,7 +40,7 @@ def test_more_ranks_than_groups_and_unequal_settings_are_errors_on_every_rank(tm
         groups, unequal, one, begun = told
         assert "3 ranks, but only 2 groups" in groups
         assert "rank 1 has hyper" in unequal
-        assert ("hold=0 must be" in one) if rank == 2 else ("rank 2 cannot go on: hold=0" in one)
+        assert ("hold=0 must be" in one) if rank == 2 else ("rank 2 cannot continue: hold=0" in one)
         assert "rank 2 has weights" in begun
 
 

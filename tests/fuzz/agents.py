@@ -107,7 +107,7 @@ def advance(
         text = str(warning.message)
         if text.startswith("engine='compiled' falls back to the eager engine"):
             counts["refused to record"] += 1
-        elif "is set aside" not in text:
+        elif "is frozen" not in text:
             raise Mismatch(f"an unexpected warning: {text}")
     for number, (learner, samples) in enumerate(zip(alone, feeds, strict=True)):
         error: Exception | None = None
@@ -119,7 +119,7 @@ def advance(
             error = raised
         aside = population.aside.get(number)
         if str(aside) != str(error):
-            raise Mismatch(f"member {number} was set aside by {aside!r}, and alone it ends with {error!r}")
+            raise Mismatch(f"member {number} was frozen by {aside!r}, and alone it ends with {error!r}")
         compare(reports, number, single)
 
 

@@ -15,7 +15,7 @@ FOUND = {
             ["run", 30, 256, "leave"],
         ],
     },
-    "an agent whose first sample fits no state is set aside, and no other": {
+    "an agent whose first sample fits no state is frozen, and no other": {
         "kind": "agents",
         "spec": {"seed": 1691311346, "network": "state", "period": 1, "labels": "some"},
         "ops": [

@@ -418,5 +418,5 @@ def test_a_first_state_of_another_type_than_those_that_follow_stays_eager_and_sa
     graph = Graph(nodes, edges, h0={"b": torch.zeros(2, 4, dtype=torch.float32)}).double()
     learner = LocalLearner(graph, nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
     samples = [hl.Sample(torch.randn(2, 3).double(), torch.randn(2, 2).double()) for _ in range(5)]
-    with pytest.warns(RuntimeWarning, match="begins as torch.float32 and goes on as torch.float64: give h0 as"):
+    with pytest.warns(RuntimeWarning, match="begins as torch.float32 and continues as torch.float64: give h0 as"):
         list(learner.run(samples, engine="compiled"))

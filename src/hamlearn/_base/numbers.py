@@ -1,4 +1,4 @@
-"""What a rate may be: a number or a function of time, and what is told where it is neither."""
+"""Checks of rates: a rate is a number or a function of time; another value raises an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def positive_time(tau: object, error: type[ConfigError] | type[SampleError]) -> 
 
 
 def as_number(value: Any) -> float:
-    """`value` as a float; NaN where it is no number. A text is none, though Python would read it."""
+    """`value` as a float; NaN if it is not a number. A text is not one, though Python would read it."""
     if isinstance(value, str | bytes | bytearray):
         return math.nan
     try:
@@ -79,7 +79,7 @@ def check_scaling(name: str, scaling: object) -> None:
     """Raise unless `scaling` can scale weight velocities."""
     for pattern in scaling if isinstance(scaling, Mapping) else ():
         if not isinstance(pattern, str):
-            raise ConfigError(f"{name} maps {pattern!r}, which is no name: give patterns over parameter names")
+            raise ConfigError(f"{name} maps {pattern!r}, which is not a name: give patterns over parameter names")
     for value in scaling.values() if isinstance(scaling, Mapping) else (scaling,):
         if isinstance(value, Tensor):
             if value.is_complex():

@@ -64,7 +64,7 @@ def same_generators(states: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def set_generators(devices: Sequence[int], states: Sequence[Tensor]) -> None:
-    """Put the generators back to what `generators` told."""
+    """Put the generators back to the states that `generators` returned."""
     torch.set_rng_state(states[0])
     for device, state in zip(devices, states[1:], strict=True):
         torch.cuda.set_rng_state(state, device)

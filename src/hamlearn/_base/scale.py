@@ -35,7 +35,7 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     """
     if isinstance(by, Tensor):
         return [tensor * by.to(tensor.dtype) for tensor in tensors]
-    if not tensors:  # PyTorch refuses empty lists.
+    if not tensors:  # PyTorch raises for empty lists.
         return []
     if not -_SMALL < by < _SMALL:
         _require_held(by, tensors)

@@ -39,7 +39,7 @@ class RankState(NamedTuple):
     Attributes:
         ticker: Time, ω and θ, the rule, and what it carries.
         reader: The place in the stream.
-        config: What has to be the same in a checkpoint.
+        config: Settings that have to be the same in a checkpoint.
         rank: Which rank it is.
         ranks: How many there are.
     """
@@ -54,7 +54,7 @@ class RankState(NamedTuple):
 def config_of(
     wiring: Wiring, hyper: Hyper, hold: int, align: bool, order: str, on_nonfinite: str
 ) -> dict[str, Any]:
-    """What has to be the same on every rank, and in a checkpoint."""
+    """Settings that have to be the same on every rank, and in a checkpoint."""
     named = dict(wiring.root.named_parameters()) | dict(wiring.root.named_buffers())
     return {
         **{name: versions()[name] for name in ("hamlearn", "torch")},

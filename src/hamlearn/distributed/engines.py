@@ -150,7 +150,7 @@ class PartAligned(Aligned):
         return Done(entry.given or entry.sample, entry.t, None, None)
 
     def _take_states(self, carry: Pipeline) -> Pipeline:
-        """What is carried, with the states of the last message."""
+        """The carry, with the states of the last message."""
         states, border = self.border.states_in, self.part.border
         for item in () if states is None else states.take(carry.number):
             age = carry.number - 1 - item.entry
@@ -159,7 +159,7 @@ class PartAligned(Aligned):
         return carry
 
     def _take_costates(self, carry: Pipeline) -> Pipeline:
-        """What is carried, with the costates of the last message."""
+        """The carry, with the costates of the last message."""
         shown = self.part.shown or ""
         for age, z in self._arrived(carry.number):
             if age - 1 in self.in_flight(carry):
@@ -175,7 +175,7 @@ class PartAligned(Aligned):
                 yield number - item.entry, item.value
 
     def settle(self, carry: Pipeline) -> Pipeline:
-        """What is carried once all messages have come, so that nothing of this learner is elsewhere."""
+        """The carry once all messages have come, so that nothing of this learner is elsewhere."""
         carry = self._take_costates(self._take_states(carry))
         self.border.settle()
         return carry
@@ -257,7 +257,7 @@ class PartUnaligned(Unaligned):
             self.arrived = item.value
 
     def settle(self, carry: Nodes) -> Nodes:
-        """What is carried once all that is under way has come, so that nothing of this learner is elsewhere."""
+        """The carry once all that is under way has come, so that nothing of this learner is elsewhere."""
         self._take_states()
         self.border.settle()
         return carry

@@ -74,7 +74,7 @@ def write_together(
             held = complete(folder)
             for old in held[: len(held) - keep] if keep is not None else []:
                 shutil.rmtree(old, ignore_errors=True)
-        # Nobody reads it before it is complete.
+        # No rank reads it before it is complete.
         place.gathered(None)
 
 

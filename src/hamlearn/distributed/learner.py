@@ -34,7 +34,7 @@ from hamlearn.streams.reader import Reader
 class PipelineLearner(Settings):
     """`LocalLearner` over the ranks of `torch.distributed`: every group of nodes at work in every tick.
 
-    The equations are those of `LocalLearner`, and so are the results, bit for bit: what a group needs in a tick,
+    The equations are those of `LocalLearner`, and so are the results, bit-for-bit: what a group needs in a tick,
     its neighbours computed in the tick before, so that states travel forward and costates back while a tick is
     being computed. No rank ever waits for a bubble to pass. The results depend on the groups, not on how many
     ranks share them.
@@ -129,7 +129,7 @@ class PipelineLearner(Settings):
 
     @property
     def module(self) -> nn.Module:
-        """What is learned; a rank moves the weights of its own groups."""
+        """The module that learns; a rank moves the weights of its own groups."""
         return self._system.wiring.root
 
     @property
@@ -217,7 +217,7 @@ class PipelineLearner(Settings):
             stream: On the first and on the last rank, the same samples; the first looks at u, the last at the
                 target. Other ranks read nothing.
             max_steps: How many samples to take at most; the same on every rank.
-            resume: Go on where the loaded checkpoint was saved.
+            resume: Continue where the loaded checkpoint was saved.
             save_to: A folder for checkpoints.
             save_every: Samples from one checkpoint to the next.
             keep: How many complete checkpoints to keep; `None`: all.
@@ -280,7 +280,7 @@ class PipelineLearner(Settings):
         """One step, or `None` if the first rank says that the run is over."""
         fresh, form = self._engine.fresh(self._ticker.carry), None
         if self.rank == 0:
-            # Raises for a bad sample before the others hear of it.
+            # Raises for a bad sample before anything is sent to the others.
             form = self._announced.form_of(sample, fresh=fresh)
         with self._place.together():
             if self.rank:

@@ -45,7 +45,7 @@ class _Place:
 
 
 def part_of(wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, order: OrderName) -> Part:
-    """The part of one rank; every rank finds the same cuts, and refuses the same ones."""
+    """The part of one rank; every rank finds the same cuts, and raises for the same ones."""
     count = len(wiring.nodes)
     if ranks > count:
         raise ConfigError(

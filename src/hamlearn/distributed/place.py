@@ -87,7 +87,7 @@ class Place:
         for rank, (problem, _) in enumerate(found):
             if problem is not None:
                 kind, text = problem
-                raise kind(f"rank {rank} cannot go on: {text}")
+                raise kind(f"rank {rank} cannot continue: {text}")
         for rank, (_, other) in enumerate(found):
             for key, value in found[0][1].items():
                 if other[key] != value:

@@ -55,7 +55,7 @@ class ShardedReport(NamedTuple):
 class ShardedPopulation:
     """`Population` over the ranks of `torch.distributed`: each rank makes, runs and saves a slice of the members.
 
-    Members do not touch each other, so that each ends, to the bit, where it would in a `Population` of its rank's
+    Members do not touch each other, so that each ends bit-for-bit where it would in a `Population` of its rank's
     slice, whichever rank it is on. Every method is to be called on every rank alike.
 
     Args:
@@ -136,7 +136,7 @@ class ShardedPopulation:
 
     @property
     def aside(self) -> dict[int, Exception]:
-        """Members on this rank that the last run has set aside, and why, by their numbers among all members."""
+        """Members on this rank that the last run has frozen, and why, by their numbers among all members."""
         return {self.own[number]: error for number, error in self._population.aside.items()}
 
     def run(
@@ -158,8 +158,8 @@ class ShardedPopulation:
                 own.
             max_steps: How many samples to take at most, of each stream.
             engine: As for `Population.run`.
-            resume: Go on where the loaded checkpoint was saved.
-            block: Steps whose losses are told to the other ranks at one time. Members are as after the last step
+            resume: Continue where the loaded checkpoint was saved.
+            block: Steps whose losses are sent to the other ranks at one time. Members are as after the last step
                 of a block when its first report is handed out.
         """
         if not isinstance(block, int) or block < 1:
@@ -243,7 +243,7 @@ def _position_in(path: Path, members: list[Any], several: bool) -> int:
     try:
         about: dict[str, Any] = json.loads((path / "population.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of a population ({error}): give another one") from error
+        raise CheckpointError(f"{path} is not a checkpoint of a population ({error}): give another one") from error
     if about.get("format") != FORMAT or about.get("members") != members:
         raise CheckpointError(
             f"{path} was saved from other members, or by another version: make the population with the same "

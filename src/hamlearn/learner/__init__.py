@@ -1,4 +1,4 @@
-"""The learner: it reads a stream, takes each sample or refuses it, tells of it, and is saved; and many at once."""
+"""The learner: it reads a stream, takes or rejects each sample, reports it, and is saved; and many at once."""
 
 from hamlearn.learner.learner import Learner
 from hamlearn.learner.population import AgentsReport, Population, PopulationReport

@@ -126,7 +126,7 @@ class Learner(BaseLearner):
         made = {"network": parts.network, "loss": parts.system.loss, "hyper": parts.hyper, "late": self.late}
         made["running_cost"] = parts.system.running_cost
         added = {name: value for name, value in vars(self).items() if name not in _MADE}
-        # A copy has been told what its model has warned of already.
+        # A copy does not repeat the warnings that its model has given already.
         copied = {"made": made | parts.choices._asdict(), "added": added, "state": (own, header)}
         return copied | {"overshoot": parts.usual.overshoot}
 
@@ -173,7 +173,7 @@ class Learner(BaseLearner):
 
     @property
     def on_nonfinite(self) -> Literal["raise", "skip", "ignore"]:
-        """What is done where a value is not finite."""
+        """The reaction to a value that is not finite."""
         return self._eager.parts.choices.on_nonfinite
 
     @property
@@ -244,9 +244,9 @@ class Learner(BaseLearner):
                 samples are taken in one call; whatever the learner is asked between two reports, it answers as
                 of the last one. If a network cannot be compiled, the run falls back to the eager engine
                 with a warning. `"auto"`: compiled if the stream has its samples at hand and enough of them for
-                that to pay, else eager; a step that cannot be compiled goes on eagerly with one line in the log.
+                that to pay, else eager; a step that cannot be compiled continues eagerly with one line in the log.
             chunk: How many samples the compiled engine takes at a time, at most; `None`: 256, and 1024 on a GPU.
-            resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
+            resume: Continue where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
         self._eager.parts.check_network()
@@ -265,9 +265,9 @@ class Learner(BaseLearner):
     ) -> Trace:
         """Take whole tensors, one sample a step, in one call; time is the first axis of each.
 
-        The steps are those of `run(engine="compiled")`, with no Python between them. Where the step
-        cannot be compiled, they are made eagerly, and a warning says why. All of them are made or, if a sample is
-        refused, none: the error says which, and the learner is as it was. The place in a stream does not move.
+        The steps are those of `run(engine="compiled")`, with no Python between them. If the step
+        cannot be compiled, they are made eagerly, and a warning says why. All of them are made or, if a sample
+        raises, none: the error says which, and the learner is as it was. The place in a stream does not move.
 
         Args:
             u: Inputs, a tensor or a pytree of tensors.
@@ -343,7 +343,7 @@ class Learner(BaseLearner):
         """Set the state, its costate, or costates of weights, as copies; what is not given stays.
 
         The equations start from z = 0 and ω = 0 unless this says otherwise. With `h` or `z` the next sample
-        continues from this state, as in mid-sequence; stored tokens are dropped, and sensitivities start anew.
+        continues from this state, as in mid-sequence; stored tokens are dropped, and sensitivities start again.
 
         Args:
             h: State, in the structure of the network's.
@@ -454,7 +454,7 @@ class Learner(BaseLearner):
         return [saved.keep(name, weight.device, weight) for name, weight in pairs]
 
     def _become(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Become the learner that a copy is made of; the random numbers of the program go on."""
+        """Become the learner that a copy is made of; the random numbers of the program continue."""
         with checkpoint.reading(checkpoint.STATE):
             complete = tensors | random_state()
             take_up(self.loadings_of(checkpoint.STATE, complete, header, new_hyper=True))

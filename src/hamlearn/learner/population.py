@@ -37,7 +37,7 @@ class Population(Savable):
     members; on a GPU each member has a block of threads.
 
     All members learn from one stream, which `run` is given; or, with `streams`, each from its own, as agents do. A
-    member whose stream has ended rests, and one that fails is frozen, while the others go on.
+    member whose stream has ended rests, and one that fails is frozen, while the others continue.
 
     Args:
         learner_factory: Makes a learner from a `Hyper`; called once per member, right after
@@ -185,7 +185,7 @@ class Population(Savable):
         With streams of their own, each step takes the next sample of every stream that has one, and the run ends
         with the last of them. A member that cannot take a sample, or whose own stream fails or ends within a
         sequence, is frozen: it stays as it was before, a warning names it, `aside` has the error, and the others
-        go on. If no member is left on a shared stream, the error is raised.
+        continue. If no member is left on a shared stream, the error is raised.
 
         Args:
             stream: Any iterable of samples, endless or not; `None` if members have streams of their own.
@@ -194,7 +194,7 @@ class Population(Savable):
                 `hl.Echo()` are in any case. A sample that a member skips is taken by all of them one by one.
             chunk: How many steps are taken at a time, at most; `None`: 256, and 1024 on a GPU, and fewer if that
                 many samples of all streams would take more than 128 MB.
-            resume: Go on where the last run stopped, or where the loaded checkpoint was saved.
+            resume: Continue where the last run stopped, or where the loaded checkpoint was saved.
         """
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
@@ -308,7 +308,7 @@ def _check_alike(members: list[Learner]) -> None:
 
 
 def _check_apart(members: list[Learner]) -> None:
-    """Refuse members that would write to the same memory: each would lose what it has learned to the last."""
+    """Raise `ConfigError` if members would write to the same memory: only the last would keep what it learns."""
     owners: dict[Any, tuple[int, str]] = {}
     for number, member in enumerate(members):
         for name, tensor in _written(member.network).items():

@@ -117,7 +117,7 @@ class LocalLearner(Settings, BaseLearner):
 
     @property
     def module(self) -> nn.Module:
-        """What is learned, with the weights as they are now."""
+        """The module that learns, with the weights as they are now."""
         self._settle()
         return self._system.wiring.root
 
@@ -185,7 +185,7 @@ class LocalLearner(Settings, BaseLearner):
         """Take samples from `stream` and yield a report for each, in order.
 
         Aligned, reports come some ticks after their samples; at the end of a finite stream the samples in flight
-        are flushed. If `max_steps` ends the run first they stay in flight: go on with another run, or `flush()`.
+        are flushed. If `max_steps` ends the run first they stay in flight: take another run, or `flush()`.
 
         Args:
             stream: Any iterable of samples, endless or not.
@@ -195,7 +195,7 @@ class LocalLearner(Settings, BaseLearner):
                 once. Between two reports the learner is where the last one left it. If a tick
                 cannot be recorded, the run falls back to the eager engine and says why.
             chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
-            resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
+            resume: Continue where the loaded checkpoint was saved, as in `Learner.run`.
         """
         size = max(1, check_chunk(chunk, on_gpu=False) // self._hold)
         self._system.require_same()

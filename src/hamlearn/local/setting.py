@@ -80,10 +80,10 @@ class Settings:
 
     @property
     def compute_dtype(self) -> torch.dtype | None:
-        """What is computed in, where that is not the type of the weights."""
+        """The type of computations, if it is not that of the weights."""
         return self._system.wide
 
     @property
     def on_nonfinite(self) -> str:
-        """What is done where a value is not finite."""
+        """The reaction to a value that is not finite."""
         return self._ticker.on_nonfinite

@@ -25,8 +25,8 @@ class Bound:
     Args:
         loop: The compiled loop.
         carry: What goes from step to step; it changes in place.
-        samples: What is read for each step: time is the first axis, whose length is the most steps of a call.
-        constants: What is the same for all steps of a call.
+        samples: Inputs of the steps: time is the first axis, whose length is the most steps of a call.
+        constants: Tensors that are the same for all steps of a call.
 
     Attributes:
         loop: As given, as are `carry` and `samples`.

@@ -78,10 +78,10 @@ class Call:
 
 
 def require(holds: bool, what: str) -> None:
-    """Refuse what has no loops.
+    """Require that an operation has loops.
 
     Raises:
-        UnsupportedError: If it does not hold.
+        UnsupportedError: If it has none.
     """
     if not holds:
         raise UnsupportedError(f"{what} has no loops")

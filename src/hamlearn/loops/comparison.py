@@ -57,7 +57,7 @@ def audit(compiled: CompiledStep, eager: Callable[[], Groups], found: Callable[[
 
     Args:
         compiled: The step; one difference makes it doubted, a second one in the next block raises. A step that
-            compares numbers (as ReLU does) may fall to either side of a tie by rounding, which is no fault.
+            compares numbers (as ReLU does) may fall to either side of a tie by rounding, which is not a fault.
         eager: Makes the step eagerly.
         found: Makes it by the loop.
 
@@ -66,7 +66,7 @@ def audit(compiled: CompiledStep, eager: Callable[[], Groups], found: Callable[[
     """
     expected = eager()
     if not all(bool(x.isfinite().all()) for group in expected.values() for x in group if _compared(x)):
-        return  # a step that will be refused has nothing to compare
+        return  # a step that will raise has nothing to compare
     before, compiled.doubted = compiled.doubted, differing(expected, found())
     if before is not None and compiled.doubted is not None:
         raise AuditError(
@@ -88,7 +88,7 @@ def differing(eager: Groups, recorded: Groups) -> str | None:
 
 
 def _pairs(expected: Sequence[Tensor], found: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]] | None:
-    """What is compared with what; `None` if the shapes differ."""
+    """The pairs that are compared; `None` if the shapes differ."""
     if [x.shape for x in expected] != [x.shape for x in found]:
         return None
     return [(a, b) for a, b in zip(expected, found, strict=True) if a.numel() and _compared(a)]

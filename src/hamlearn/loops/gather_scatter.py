@@ -1,7 +1,7 @@
 """Gather and scatter: elements at computed indices, read and written.
 
-Eager PyTorch refuses an index that is out of range. A loop cannot: what is read there is not a number, and what is
-written there goes to the nearest place in range, so that memory is safe.
+Eager PyTorch raises for an index that is out of range. A loop cannot: values that are read there are NaN, and
+values that are written there go to the nearest place in range, so that memory is safe.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Guards:
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = look_up(cell, name)
-            # A decorator may keep a list of its own, of timings say, which is no part of the step.
+            # A decorator may keep a list of its own, of timings say, which is not a part of the step.
             if is_plain(value) or isinstance(value, _FOLLOWED) or not hasattr(function, "__wrapped__"):
                 self._add(f"{name!r} in {label}", cell, name, value)
         if _in_library(function.__globals__.get("__name__")):

@@ -1,8 +1,8 @@
 """Counts of indices out of range, recorded with a step: a loop in C does not raise as eager PyTorch does.
 
-What is read out of range is not a number where it can be, but an entry of a table of integers, a row of a one-hot
-code or a place to write to has no such value. So the count becomes part of the step's result, and a step with any
-fault is taken eagerly, which says what is wrong.
+A value that is read out of range is NaN if its type has one, but an entry of a table of integers, a row of a
+one-hot code or a place to write to has no such value. So the count becomes part of the step's result, and a step
+with any fault is taken eagerly, which says what is wrong.
 """
 
 from __future__ import annotations

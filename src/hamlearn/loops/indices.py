@@ -13,7 +13,7 @@ class Affine:
     Attributes:
         terms: Variables and their factors, none of them 0. A variable is a loop's counter, or any other C
             expression, which is taken as it is.
-        start: What is added.
+        start: The constant term.
 
     Example:
         >>> i, j = counter("i0"), counter("i1")

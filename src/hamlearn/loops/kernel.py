@@ -88,7 +88,7 @@ def translate_to_cuda(
 
 
 class _InCuda(Translation):
-    """Members are no axis of the nests here: each block has its own, and only finds them in other places."""
+    """Members are not an axis of the nests here: each block has one member, at a place of its own."""
 
     def __init__(
         self,

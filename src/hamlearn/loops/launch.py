@@ -128,4 +128,4 @@ def _check(failed: int) -> None:
         name = ctypes.c_char_p()
         _driver().cuGetErrorName(failed, ctypes.byref(name))
         what = (name.value or b"unknown").decode()
-        raise RuntimeError(f"the CUDA driver refused to run a compiled loop: {what} ({failed})")
+        raise RuntimeError(f"the CUDA driver cannot run a compiled loop: {what} ({failed})")

@@ -15,7 +15,7 @@ WARP = 32
 
 @dataclass
 class Job:
-    """A nest, and the nests over the same elements that go on, element by element, with what it has folded."""
+    """A nest, and the nests over the same elements that continue, element by element, from its results."""
 
     nest: Nest
     tails: list[Nest] = field(default_factory=list)

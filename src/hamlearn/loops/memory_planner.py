@@ -32,7 +32,7 @@ class Placement:
     """Where each piece of memory is.
 
     Attributes:
-        shared: Byte in shared memory at which a piece begins; a sample has room for two steps there.
+        shared: Byte in shared memory at which a piece begins; a sample has space for two steps there.
         scratch: Byte in the block's own global memory at which a piece begins.
         shared_size: Bytes of shared memory in all.
         scratch_size: Bytes of global memory in all, beside the tensors that are given.
@@ -44,7 +44,7 @@ class Placement:
     scratch_size: int = 0
 
     def add(self, name: str, size: int, limit: int) -> bool:
-        """Put a piece behind all others in shared memory if there is room."""
+        """Put a piece behind all others in shared memory if there is space."""
         if self.shared_size + size > limit:
             return False
         self.shared[name] = self.shared_size
@@ -74,7 +74,7 @@ def place(
     Args:
         levels: The nests of a step.
         own: Memory that only lasts for a step.
-        samples: What is read again in each step.
+        samples: Memory that is read again in each step.
         others: Carries and constants.
         threads: Threads of a block.
         limit: Bytes of shared memory that a block may have.

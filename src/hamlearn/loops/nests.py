@@ -28,7 +28,7 @@ class Folding:
         position: Where an element goes in it.
         parts: Into how many parts the terms of an element are split; each is an element of its own, the parts of
             one behind each other.
-        floor: What is added to the place of an element, where each of several blocks writes elements of its own.
+        floor: An offset of the place of an element, if each of several blocks writes elements of its own.
     """
 
     sizes: tuple[int, ...]
@@ -75,7 +75,7 @@ class Nest:
         sizes: Trip counts, the outermost first.
         lanes: Whether an innermost loop runs over the members of a population.
         body: Statements.
-        reads: What is read.
+        reads: Memory that is read.
         writes: Memory that is written, and the position.
         open: Whether further statements may join.
         ordered: Whether an iteration may depend on those before it.

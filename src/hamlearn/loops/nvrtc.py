@@ -29,7 +29,7 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
     """Machine code of a kernel for GPUs of a compute capability; compiled once per machine.
 
     Raises:
-        UnsupportedError: If there is no compiler, or it refuses the source.
+        UnsupportedError: If there is no compiler, or it does not compile the source.
     """
     path = _path(_key(source, capability))
     if path.exists():

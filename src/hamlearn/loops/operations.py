@@ -17,7 +17,7 @@ from hamlearn.loops.values import UnsupportedError
 from hamlearn.loops.writer import Writer
 
 OPERATIONS = ChainMap[Any, Any](POINTWISE, SHAPES, REDUCTIONS, GATHER_SCATTER, CONVOLUTIONS)
-"""What is added to one of the tables is known from then on."""
+"""An entry that is added to one of the tables is known from then on."""
 
 
 def apply(writer: Writer, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:

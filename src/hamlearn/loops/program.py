@@ -166,7 +166,7 @@ class Translation:
         return not (self.writer.overwrites_itself(value, name) or self._readers(name, node, position))
 
     def _readers(self, name: str, node: fx.Node, position: int) -> list[fx.Node]:
-        """What is known already, is needed later, and reads the old carry."""
+        """Nodes that are computed already, are needed later, and read the old carry."""
         found: dict[fx.Node, None] = {}
         for later in self.nodes[position + 1 :]:
             for arg in later.all_input_nodes:

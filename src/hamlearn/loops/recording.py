@@ -43,7 +43,7 @@ def _pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphM
         try:
             return _recorded(function, [_on_cpu(tensor) for tensor in inputs])
         except UnsupportedError:
-            # Tensors that are no inputs stay where they are, and do not go together with those on the CPU.
+            # Tensors that are not inputs stay where they are, and do not go together with those on the CPU.
             pass
     return _recorded(function, [tensor.detach() for tensor in inputs])
 
@@ -57,7 +57,7 @@ def on_device(graph: fx.GraphModule, device: torch.device) -> fx.GraphModule:
         if node.op == "get_attr" and operator.attrgetter(str(node.target))(moved).dim():
             owner, _, name = str(node.target).rpartition(".")
             setattr(moved.get_submodule(owner), name, operator.attrgetter(str(node.target))(moved).to(device))
-    # What is compiled by PyTorch is compiled from Python.
+    # PyTorch compiles a graph from its Python code, which is written here.
     fx.GraphModule.recompile(moved)
     return moved
 
@@ -115,7 +115,7 @@ def _require_pure(node: fx.Node) -> None:
 
 
 def _leaving_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which refuses to write to what it is given: a graph would leave that as it is."""
+    """The same function, which raises if it writes to its arguments: a graph would leave them as they are."""
 
     def called(*given: Tensor) -> Any:
         before = [tensor._version for tensor in given]

@@ -37,7 +37,7 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
         step: A pure function of tensors, from (carry, x) to (carry, y). It draws no random numbers, and what it
             does must not depend on the values of tensors, as in `if x > 0`: use `torch.where`.
         carry: What goes from step to step: a tensor or a pytree of tensors, which keeps its shapes and types.
-        xs: What is read, a tensor or a pytree of tensors, with time as the first axis of each.
+        xs: Inputs of the steps: a tensor or a pytree of tensors, with time as the first axis of each.
 
     Returns:
         The last carry, and the y of all steps with time as the first axis. No gradients lead through them.
@@ -119,7 +119,7 @@ def _kept(step: Step) -> StepCache:
 
 
 def _steps_of(step: Step) -> StepCache:
-    """What has been compiled of a step; the last of them are kept."""
+    """The compiled versions of a step; those of the last steps are kept."""
     if not callable(step):
         raise ConfigError(f"step={step!r} cannot be called: give a function from (carry, x) to (carry, y)")
     try:

@@ -36,7 +36,7 @@ def width(nest: Nest, threads: int, wide: bool) -> int:
     """How many threads share the terms of one element: a power of two, within a warp.
 
     Args:
-        nest: What is folded.
+        nest: The nest that is folded.
         threads: Threads of a block.
         wide: Whether terms lie in global memory, which a whole warp should read in one piece.
     """

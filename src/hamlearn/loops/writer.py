@@ -35,7 +35,7 @@ class Fold:
 
 SUM = Fold("{acc} += {x}", 0)
 PRODUCT = Fold("{acc} *= {x}", 1)
-# What is not a number wins, and stays.
+# NaN wins, and stays.
 LARGEST = Fold("{acc} = {x} > {acc} || {x} != {x} ? {x} : {acc}", float("-inf"), False)
 SMALLEST = Fold("{acc} = {x} < {acc} || {x} != {x} ? {x} : {acc}", float("inf"), False)
 

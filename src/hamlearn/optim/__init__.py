@@ -22,7 +22,7 @@ class HL(Optimizer):
     """Integrates the costate ω of the weights, and the weights, from the gradients of a training loop.
 
     ω ← (1 − τη) ω + τφ g; θ ← θ − τβ ω (Eq. 11, 12), with β = lr/τ, η = (1 − momentum)/τ and
-    φ = (1 − dampening)/τ (Appendix oob). At its own time step it follows `torch.optim.SGD` bit for bit, SGD's
+    φ = (1 − dampening)/τ (Appendix oob). At its own time step it follows `torch.optim.SGD` bit-for-bit, SGD's
     undampened first step included; by another `rule`, whose β follows the squares of the gradients,
     `torch.optim.Adam`, `AdamW` or `RMSprop`. Where data are unevenly spaced in time, `step(tau=…)` says how long
     ago the previous step was; that is what those cannot do. On the clock of events ω forgets over the gap, by the
@@ -135,7 +135,7 @@ class HL(Optimizer):
 
     def _move(self, theta: list[Tensor], group: dict[str, Any], stretch: float) -> None:
         # With β, η and φ fixed, a literal step `stretch` times as long has τη and τφ that many times as large.
-        # Written so that at stretch 1 the numbers are momentum and 1 − dampening to the last bit.
+        # Written so that at stretch 1 the numbers are momentum and 1 − dampening exactly.
         momentum = group["momentum"] if group["rule"] == "sgd" else _momentum(group)
         decay, whole = momentum, stretch == 1.0
         if group["clock"] == "events":

@@ -28,9 +28,9 @@ _NAMES = {
     "adamw": {"omega": "exp_avg", "v": "exp_avg_sq", "updates": "step"},
     "rmsprop": {"v": "square_avg", "updates": "step"},
 }
-"""What is kept of a weight, by HL's name and by PyTorch's."""
+"""Tensors that are kept of a weight, by HL's name and by PyTorch's."""
 
-# What PyTorch's optimizers can be told beside HL's own settings: other steps, and how they are computed.
+# Settings of PyTorch's optimizers that HL does not have: other steps, and how they are computed.
 _OTHER_STEPS = ("maximize", "nesterov", "differentiable", "amsgrad", "centered")
 _OTHER_WAYS = ("foreach", "fused", "capturable", "decoupled_weight_decay")
 
@@ -73,7 +73,7 @@ def understood(state_dict: dict[str, Any], defaults: Mapping[str, Any], params: 
     """A state as HL writes it; raises where it is of another kind, before anything is taken from it."""
     rule, groups = defaults["rule"], []
     if not (isinstance(state_dict, Mapping) and {"state", "param_groups"} <= state_dict.keys()):
-        raise CheckpointError("this is no state of an optimizer: give what `optimizer.state_dict()` returned")
+        raise CheckpointError("this is not the state of an optimizer: give what `optimizer.state_dict()` returned")
     own = {name: defaults[name] for name in ("tau", "clock", "rule")}
     for group in state_dict["param_groups"]:
         missing = {*SETTINGS[rule]} - own.keys() - group.keys()
@@ -94,7 +94,7 @@ def understood(state_dict: dict[str, Any], defaults: Mapping[str, Any], params: 
 
 
 def _kept(index: Any, kept: Mapping[str, Any], shapes: Mapping[Any, torch.Size], rule: str) -> dict[str, Any]:
-    """What is kept of one weight, under the names it has in HL or in PyTorch."""
+    """Tensors that are kept of one weight, under the names they have in HL or in PyTorch."""
     names = _NAMES[rule]
     ours = {theirs: name for name, theirs in names.items()} | {name: name for name in names}
     if not kept.keys() <= ours.keys():
@@ -114,6 +114,6 @@ def _kept(index: Any, kept: Mapping[str, Any], shapes: Mapping[Any, torch.Size],
                 f"the state of weight {index} has shape {list(value.shape)}, the weight {list(shapes[index])}: "
                 "build the model that it was saved from"
             )
-        # A copy: both optimizers would go on writing to one tensor.
+        # A copy: both optimizers would continue to write to one tensor.
         found[name] = value.clone()
     return found

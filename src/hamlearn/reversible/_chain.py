@@ -47,7 +47,7 @@ class Weights:
             self._of[id(module)] = theta, places
 
     def require_same(self, module: object) -> None:
-        """Refuse a module with other weights than in the forward run: those would be left without gradient."""
+        """Raise `ConfigError` if a module has other weights than in the forward run: those get no gradient."""
         theta = self._of[id(module)][0]
         found = module.parameters() if isinstance(module, nn.Module) else ()
         if [id(p) for p in found if p.requires_grad] != [id(p) for p in theta]:
@@ -58,7 +58,7 @@ class Weights:
             )
 
     def require_no_hooks(self) -> None:
-        """Refuse weights whose gradient is changed by a hook: each step of the echo would call it."""
+        """Raise `ConfigError` if a hook changes the gradient of a weight: each step of the echo would call it."""
         for p in self.tensors:
             if tensor_hooks(p):
                 raise ConfigError(
@@ -182,7 +182,7 @@ class Chain:
         return h_prev, h, y
 
     def require_last(self, what: int, value: Tensor) -> None:
-        """Refuse a rate (`what` is 0) or output (1) of the last step that is not what it was in the forward run.
+        """Require that a rate (`what` is 0) or output (1) of the last step is what it was in the forward run.
 
         The state that this step starts from was kept, so that whatever differs has changed since.
         """
@@ -201,7 +201,7 @@ class Chain:
             self.sums[k] = checksum(h)
 
     def require_same(self, k: int, rebuilt: Tensor) -> None:
-        """Refuse a rebuilt h_{k-1} whose checksum is not that of the forward run."""
+        """Raise `RebuildError` if the checksum of a rebuilt h_{k-1} is not that of the forward run."""
         if self.verify and not torch.equal(checksum(rebuilt), self.sums[max(k - 1, 0)]):
             raise RebuildError(
                 f"step {k} was not rebuilt: its field, {type(self.field(k)).__name__}, gave other bits when it "

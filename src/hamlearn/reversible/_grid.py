@@ -2,7 +2,7 @@
 
 A float of p significant bits holds every multiple n·q of a power of two q with |n| ≤ 2^p. If q is chosen
 so that 2^p·q covers the bound, sums and differences of grid points within the bound are grid points again
-and IEEE arithmetic returns them exactly, hence h − (h' − h) = h' holds to the bit. That is all that
+and IEEE arithmetic returns them exactly, hence h − (h' − h) = h' holds bit-for-bit. That is all that
 a reversible rule needs: only its increments are rounded, once, to the grid.
 """
 

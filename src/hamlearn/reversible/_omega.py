@@ -81,7 +81,7 @@ class Omega:
 
 
 def _require_known(module: object, v: Tensor, leaves: Sequence[Tensor]) -> None:
-    """Refuse a field that depends on tensors that would be left without their gradient."""
+    """Raise `ConfigError` if a field depends on tensors that would be left without their gradient."""
     known = {id(x) for x in leaves}
     stack, seen = [v.grad_fn], set()
     while stack:

@@ -25,13 +25,13 @@ from hamlearn.reversible._grid import Grid
 
 
 def require_tau(tau: object) -> None:
-    """Refuse what is no time step."""
+    """Raise `ConfigError` if `tau` is not a time step."""
     if not 0 < as_number(tau) < math.inf:
         raise ConfigError(f"tau={tau!r} is not a time step: give a positive, finite number.")
 
 
 def require_rate(k: int, v: object) -> None:
-    """Refuse what cannot be the rate of change of a state."""
+    """Raise `SampleError` if `v` cannot be the rate of change of a state."""
     if not isinstance(v, Tensor) or v.is_complex():
         found = f"a tensor of {v.dtype}" if isinstance(v, Tensor) else f"a value of type {type(v).__name__}"
         raise SampleError(

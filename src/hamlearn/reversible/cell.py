@@ -19,7 +19,7 @@ class MidpointCell(nn.Module):
 
     h_{k+1} = h_{k-1} + τ f(u_k, h_k, θ), and back: h_{k-1} = h_{k+1} − τ f(u_k, h_k, θ). With
     `hl.Echo(memory="reversible")` a learner stores no states and rebuilds them on the way of the echo; with
-    `exact=True` they are rebuilt bit for bit. A readout sees h_{k+1}.
+    `exact=True` they are rebuilt bit-for-bit. A readout sees h_{k+1}.
 
     Args:
         field: f, called as `field(u, h)`, returns the rate of change of h.

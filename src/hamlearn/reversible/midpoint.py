@@ -21,7 +21,7 @@ class Midpoint(Reversible):
     The backward run rebuilds h_{k-1} = h_{k+1} − τ f(u, h_k, θ) and integrates the costates z (of h) and ω
     (of θ) on the way; the gradients are those of the discrete forward run. With `exact=True` states lie on a
     fixed-point grid, increments are rounded to it (straight through in the gradients), and the rebuilt states
-    equal the forward ones bit for bit, whatever N. Paper: the midpoint rule.
+    equal the forward ones bit-for-bit, whatever N. Paper: the midpoint rule.
 
     Args:
         field: f, called as `field(u, h)`, returns the rate of change of h, of the shape of h.

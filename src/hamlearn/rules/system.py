@@ -198,7 +198,7 @@ class Instant:
     """When a step happens: its sample, time and rates.
 
     Attributes:
-        sample: What is taken.
+        sample: The sample of the step.
         t: Time before the step.
         rates: τ, η, φ and s of the step.
         first: Whether no loss has entered the weights yet.

@@ -43,7 +43,7 @@ class Undo:
     def __call__(self) -> None:
         """Put it back."""
         self.put()
-        if self.tensors:  # PyTorch refuses empty lists.
+        if self.tensors:  # PyTorch raises for empty lists.
             with torch.no_grad():
                 foreach_copy_(self.tensors, self.copies)
 
@@ -66,7 +66,7 @@ class BlockRunner(ABC):
         again: Whether a block is being taken once more.
         quiet: Whether a step that cannot be compiled is said in the log, not by a warning.
         singly: Whether samples are taken one by one all the same.
-        keep: What of the carry a scan keeps of every step.
+        keep: Tensors of the carry that a scan keeps for every step.
         refused: Why the step cannot be compiled, from then on to the end of the run.
     """
 
@@ -160,8 +160,8 @@ class BlockRunner(ABC):
             block: The samples.
             save: Returns what puts the learner back to where it is, whatever steps it takes.
             like: A weight.
-            keep: What is kept of every step besides.
-            present: Of what is kept, the tensors that the last eager step led to.
+            keep: Names of tensors that are kept for every step besides.
+            present: The tensors of such a name as the last eager step left them.
 
         Returns:
             The trace, and what was kept, one row per step.

@@ -88,7 +88,7 @@ def undo_of(eager: EagerEngine) -> Undo:
 
 
 def require_moving(members: Sequence[LearnerParts]) -> None:
-    """Refuse a schedule that would have to move within the stages of an integrator."""
+    """Raise `UnsupportedError` if a schedule would have to move within the stages of an integrator."""
     integrator = members[0].choices.integrator
     if not isinstance(integrator, Euler) and any(
         not parts.usual.constant or parts.system.velocity.scheduled for parts in members
@@ -108,7 +108,7 @@ def good_steps(
     Args:
         ran: What the steps led to.
         count: Number of steps.
-        watch: What is looked at.
+        watch: Values that are looked at.
         theta: The weights, which are looked at after the last step only, as ω and v are.
         masks: Where marks and losses count.
     """

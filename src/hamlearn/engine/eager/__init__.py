@@ -1,1 +1,1 @@
-"""The eager engine: one sample at a time, kept or refused as a whole."""
+"""The eager engine: one sample at a time, taken as a whole or not at all."""

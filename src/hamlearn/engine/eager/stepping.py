@@ -113,7 +113,7 @@ class EagerEngine:
         return Before(buffers, buffers.keep() if any(buffers.held) else None, devices, random)
 
     def _sample_of(self, label: Label) -> Waited | None:
-        """What was kept of the sample of a label; `None`, and counted, if it is not kept any more."""
+        """The kept sample of a label; `None`, and counted, if it is not kept any more."""
         require_id(label.id, "a label")
         if label.target is None:
             raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
@@ -320,7 +320,7 @@ class EagerEngine:
         return Carry(h, carry.z, carry.omega, spec, v=carry.v, E=carry.E)
 
     def _what_is_not_finite(self, sample: Sample, outcome: Outcome, theta: list[Tensor] | None) -> str:
-        """The message of a step that is refused: what is not finite, and what to do about it."""
+        """The message of a step that is not finite: which values are not, and what to do about it."""
         system, names = self.parts.system, self.parts.system.names
 
         def parts() -> Iterator[Part]:

@@ -40,7 +40,7 @@ def facts_of(parts: LearnerParts) -> dict[str, Any]:
     for label, value in read.items():
         private = label.rpartition(".")[2].startswith("_")
         if not private and not isinstance(value, Tensor):
-            # Functions that are defined anew for each member are compared by their code.
+            # Functions that are defined again for each member are compared by their code.
             facts[label] = value.__code__ if isinstance(value, types.FunctionType) else value
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         facts[f"the network.{name}"] = tuple(tensor.shape), tensor.dtype, tensor.requires_grad

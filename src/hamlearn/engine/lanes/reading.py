@@ -98,7 +98,7 @@ class LaneReader:
     def freeze(self, number: int, error: Exception) -> None:
         """Let a member rest from now on, because of an error."""
         self.aside[number] = error
-        text = f"member {number} of {self.members} is set aside, and the others go on: {error}"
+        text = f"member {number} of {self.members} is frozen, and the others continue: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
     @contextmanager

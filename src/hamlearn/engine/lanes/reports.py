@@ -17,7 +17,7 @@ from hamlearn.sample import Sample, StepReport
 class PopulationReport:
     """What one step of all members yields: the next sample of each, of one stream or of one each.
 
-    A member whose stream has ended, or that was set aside, rests. Its values, and the loss of a sample without
+    A member whose stream has ended, or that was frozen, rests. Its values, and the loss of a sample without
     target, are NaN, and 0 in outputs of whole numbers.
 
     Attributes:

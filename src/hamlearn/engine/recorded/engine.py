@@ -45,7 +45,7 @@ class BlockResult:
         loss: Losses, one per step.
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
-        kept: What was to be kept of the carry, by name, one row per step.
+        kept: Tensors of the carry that were to be kept, by name, one row per step.
     """
 
     carry: Carry
@@ -105,7 +105,7 @@ class Engine(Recorder):
             fresh: Whether each sample begins a sequence; `None` if none does.
             pace: Rates and β of each step.
             block: The samples.
-            watch: What is looked at for values that are not finite, step by step.
+            watch: Values that are checked for being finite, step by step.
             reference: Takes the first sample eagerly.
             keep: What of the carry is kept of every step.
 

@@ -44,7 +44,7 @@ class RecordedRule(Order):
         # The target is that of a sample that entered some ticks ago, unless samples are compared as they enter.
         own = Sample(now.sample.u, None if rule.due else due)
         if isinstance(rule, Aligned):
-            # What is recorded draws no random numbers.
+            # A recorded tick draws no random numbers.
             rule.draw_spans = {}
         theta, omega, done = list(system.theta), list(carry.omega), None
         held = rule.lent(carry, rates.stride, due)

@@ -156,7 +156,7 @@ class TickRunner(BlockRunner):
         for begun, state in zip(start.h, after.h, strict=True):
             if begun.dtype is not state.dtype:
                 raise UnsupportedError(
-                    f"a state begins as {begun.dtype} and goes on as {state.dtype}: give h0 as {state.dtype}"
+                    f"a state begins as {begun.dtype} and continues as {state.dtype}: give h0 as {state.dtype}"
                 )
         y, loss = (None, None) if report is None else (report.y, report.loss)
         outcome = Outcome(after.h, after.z, after.omega, () if y is None else y, loss, None, E=after.E)

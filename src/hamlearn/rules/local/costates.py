@@ -91,7 +91,7 @@ def _plain(grad: Increment) -> Increment:
 def saved(value: Omega, name: str) -> dict[str, Tensor]:
     """What a checkpoint holds of a costate: its value and, if it is kept as factors, these too.
 
-    Weights that move by factors are rounded once, and by their product twice: to go on bit-for-bit, a learner
+    Weights that move by factors are rounded once, and by their product twice: to continue bit-for-bit, a learner
     needs the form as well as the value.
     """
     found = {f"omega/{name}": dense(value)}

@@ -125,7 +125,7 @@ class Pipeline(NamedTuple):
 def written(ring: Tensor, number: int | Tensor, x: Tensor) -> Tensor:
     """A ring with the inputs of this tick.
 
-    They are written in place: no layer reads what stood there, and a tick that is refused leaves nothing that
+    They are written in place: no layer reads what stood there, and a tick that raises leaves nothing that
     matters. Inside a recorded tick nothing is written in place.
     """
     if isinstance(number, Tensor):

@@ -98,7 +98,7 @@ class Cell:
     def over(self, theta: list[Tensor]) -> Cell:
         """The same node with other weights, which its module holds meanwhile: tensors to be recorded, or wider."""
         twin = copy.copy(self)
-        # What is recorded draws nothing and cannot ask for a version; increments are written out, in C at no cost.
+        # A recorded step draws nothing and cannot ask for a version; increments are written out, in C at no cost.
         twin.theta, twin.inplace, twin._steady, twin._hooks, twin._large = theta, True, True, [], False
         return twin
 

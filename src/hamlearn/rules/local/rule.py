@@ -97,7 +97,7 @@ class LocalRule(ABC, Generic[C]):
 
     @abstractmethod
     def empty(self) -> C:
-        """What is carried before the first sample."""
+        """The carry before the first sample."""
 
     @abstractmethod
     def begin(self, carry: C, u: Any) -> C:
@@ -112,7 +112,7 @@ class LocalRule(ABC, Generic[C]):
         """One tick; nothing is written."""
 
     def dropped(self, carry: C) -> C:
-        """What is carried after states and samples in flight have been dropped."""
+        """The carry after states and samples in flight have been dropped."""
         return self.empty()
 
     def unshared(self, carry: C) -> C:

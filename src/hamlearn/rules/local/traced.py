@@ -77,7 +77,7 @@ def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
 
 
 class _Tracer(fx.Tracer):
-    """Refuses `no_grad` and autocast within a forward, and hooks of modules that it takes apart."""
+    """Raises for `no_grad` and autocast within a forward, and for hooks of modules that it takes apart."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """One call."""
