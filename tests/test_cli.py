@@ -165,7 +165,7 @@ def test_a_disk_that_is_full_is_one_message_and_exit_code_two_and_the_run_contin
     run = ["run", config, "--resume", "--out", tmp_path / "out", "--no-progress"]
     code, message = command(*run, size=size)
     assert code == 2
-    assert re.search(rf"hamlearn: .*{file}.*(Raise the limit|the room on the disk)", message), message
+    assert re.search(rf"hamlearn: .*{file}.*(Raise the limit|the free space on the disk)", message), message
     assert not list((tmp_path / "out").glob(".*.tmp"))
     assert command(*run)[0] == 0
     assert command("run", config, "--out", tmp_path / "whole", "--no-progress")[0] == 0

@@ -107,7 +107,7 @@ def test_ids_that_do_not_fit_are_named():
         model.wait_one({"a": 1.0}, 7)
     with pytest.raises(SampleError, match="id=8: no row waits"):
         model.label_one(8, "x")
-    with pytest.raises(SampleError, match="is no class"):
+    with pytest.raises(SampleError, match="is not a class"):
         model.label_one(7, None)
     model.label_one(7, "x")
     with pytest.raises(ConfigError, match="delay=-1"):

@@ -144,7 +144,7 @@ def test_ordinary_mistakes_are_named():
     assert model.predict_one({"a": 1.0}) is None
     with pytest.raises(SampleError, match="3 rows and 2 targets"):
         model.learn_many(numbers(3), [0, 1])
-    with pytest.raises(SampleError, match="is no class"):
+    with pytest.raises(SampleError, match="is not a class"):
         model.learn_one({"a": 1.0}, None)
     with pytest.raises(SampleError, match="a row is a list"):
         model.learn_one([1.0], 0)

@@ -180,7 +180,7 @@ def test_a_row_that_is_refused_leaves_no_trace_in_what_is_found():
         ({"categories": {"colour": 3}}, "categories names 'colour', which is none of the input columns"),
         ({"hashed": {"colour": 3}}, "hashed names 'colour'"),
         ({"missing": {"colour": 3}}, "missing names 'colour'"),
-        ({"categories": {"shop": 0}}, r"categories\['shop'\]=0 leaves room for none"),
+        ({"categories": {"shop": 0}}, r"categories\['shop'\]=0 is too small"),
         ({"categories": {"shop": ["a", "a"]}}, r"categories\['shop'\]=.*each once"),
         ({"categories": {"shop": "north"}}, r"categories\['shop'\]='north' must name"),
         ({"categories": ["shop"]}, "must map names of columns"),
@@ -188,7 +188,7 @@ def test_a_row_that_is_refused_leaves_no_trace_in_what_is_found():
         ({"categories": {"shop": 2}, "hashed": {"shop": 2}}, "'shop' is in categories and in hashed"),
         ({"missing": "guess"}, "missing='guess' is not known"),
         ({"classes": 2}, "needs one target column"),
-        ({"target": "sold", "classes": 0}, "classes=0 leaves room for none"),
+        ({"target": "sold", "classes": 0}, "classes=0 is too small"),
         ({"target": "sold"}, "has no column 'sold'"),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_time_format_is_followed(write):
         ("1,2,q", r"line 3: column 'y' holds 'q', which is none of the classes \['0', '1'\]"),
         ("0,2,1", r"time stands still at data.csv, line 3"),
         ("-1,2,1", r"time runs backwards at data.csv, line 3"),
-        ("soon,2,1", r"'soon' at data.csv, line 3 is no time stamp"),
+        ("soon,2,1", r"'soon' at data.csv, line 3 is not a time stamp"),
         ('1,"2"3,1', r"line 3 cannot be read"),
     ],
 )

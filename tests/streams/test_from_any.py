@@ -85,7 +85,7 @@ def test_a_column_of_a_frame_that_holds_arrays_is_an_input_by_itself(library):
             ConfigError, match=r"'emb' holds arrays, and \['z'\] would be inputs too. Give u='emb'"
         ):
             streams.from_any(frame, target="y")
-        with pytest.raises(ConfigError, match="is no setting of rows whose column 'emb' holds arrays"):
+        with pytest.raises(ConfigError, match="is not a setting of rows whose column 'emb' holds arrays"):
             streams.from_any(frame, u="emb", target="z", classes=2)
 
 
@@ -211,7 +211,7 @@ def test_a_list_of_two_numbers_is_an_input_whoever_made_the_numbers(kind):
         ),
         ({"x": 3.0}, "the column 'x' is a float. Give a list or an array"),
         ((U, Y[:2]), "there are 3 inputs and 2 targets"),
-        (np.array(["a", "b"]), "the input is an array of <U1, which are no numbers"),
+        (np.array(["a", "b"]), "the input is an array of <U1, which are not numbers"),
         (torch.tensor(1.0), "the input is a single number"),
         ([({"a": 1.0}, True)], "is a data set of River. Use hamlearn.interop.river.from_river"),
         ([{"a": [1.0], "b": 2.0}], "the column 'a' holds arrays, and .* would be inputs too. Give u='a'"),
@@ -224,10 +224,10 @@ def test_what_cannot_be_a_stream_is_named_with_what_to_use(source, message):
 
 def test_a_setting_that_a_source_does_not_have_is_named():
     with pytest.raises(
-        ConfigError, match=r"classes=2 is no setting of an array as a stream. Its settings are batch_size"
+        ConfigError, match=r"classes=2 is not a setting of an array as a stream. Its settings are batch_size"
     ):
         streams.from_any((U, Y), classes=2)
-    with pytest.raises(ConfigError, match=r"epochs=2 is no setting of a stream as a stream. Leave it out"):
+    with pytest.raises(ConfigError, match=r"epochs=2 is not a setting of a stream as a stream. Leave it out"):
         streams.from_any(streams.signals.henon(), epochs=2)
-    with pytest.raises(ConfigError, match="batch_size=2 is no setting of rows"):
+    with pytest.raises(ConfigError, match="batch_size=2 is not a setting of rows"):
         streams.from_any(ROWS, batch_size=2)

@@ -141,7 +141,7 @@ def test_time_that_runs_backwards_raises_or_is_skipped_with_time_kept_true():
 
 
 def test_bad_times_are_named():
-    with pytest.raises(SampleError, match="'noon' at sample 0 is no time stamp"):
+    with pytest.raises(SampleError, match="'noon' at sample 0 is not a time stamp"):
         list(streams.timed(["noon"], [1.0]))
     with pytest.raises(SampleError, match="at sample 1 is nan"):
         list(streams.timed([0.0, float("nan")], [1.0, 2.0]))

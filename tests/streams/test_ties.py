@@ -82,7 +82,7 @@ def test_a_checkpoint_is_not_taken_up_with_other_ties_and_one_without_is_as_befo
 @pytest.mark.parametrize("ties", [0.0, -1.0, float("nan"), float("inf"), True])
 def test_ties_that_are_no_time_step_are_refused(tmp_path, ties):
     path = write(tmp_path / "log.csv", log())
-    with pytest.raises(ConfigError, match=r"ties=.* is no time step. Give a positive number"):
+    with pytest.raises(ConfigError, match=r"ties=.* is not a time step. Give a positive number"):
         streams.csv(path, "x", time="t", ties=ties)
     with pytest.raises(ConfigError, match="ties"):
         check_and_build({"kind": "csv", "path": "log.csv", "u": "x", "time": "t", "ties": ties}, tmp_path)

@@ -64,7 +64,7 @@ def test_only_the_first_gaps_count():
 
 def test_a_unit_that_is_given_is_the_unit():
     assert taus(streams.timed([0.0, 2.0, 6.0], range(3), unit=1.0)) == [None, 2.0, 4.0]
-    with pytest.raises(ConfigError, match="unit='minutes' is no unit of time"):
+    with pytest.raises(ConfigError, match="unit='minutes' is not a unit of time"):
         streams.timed([0.0], [1.0], unit="minutes")
     with pytest.raises(ConfigError, match="unit='auto'"):
         streams.live(lambda: iter([]), unit="auto")

@@ -50,8 +50,8 @@ app.add_typer(_config, name="config")
 
 
 _REMEDIES = {
-    errno.ENOSPC: "Make room on the disk, then run the same command again.",
-    errno.EDQUOT: "Make room within your quota, then run the same command again.",
+    errno.ENOSPC: "Free space on the disk, then run the same command again.",
+    errno.EDQUOT: "Free space within your quota, then run the same command again.",
     errno.EFBIG: "Raise the limit on the size of files, or give a folder on another disk.",
     errno.EROFS: "Give a folder that can be written to, by --out.",
     errno.EACCES: "Give a folder that you may write to, by --out, or change its permissions.",

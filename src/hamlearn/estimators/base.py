@@ -338,7 +338,7 @@ def as_rows(X: Any) -> Rows:
 
 @torch.no_grad()
 def carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Let a larger pipeline go on where `old` is: what is added has first weights, and is 0 elsewhere."""
+    """Let a larger pipeline continue where `old` is: added entries have first weights, and are 0 elsewhere."""
     before, after = old.tensors(), new.tensors()
     places = torch.from_numpy(old.layout.moved_to(new.layout))
     firsts = {}

@@ -184,4 +184,4 @@ class Classifier(Estimator):
 def _require_class(label: Any) -> None:
     missing = label is None or (is_number(label) and label != label)
     if missing or not isinstance(label, Hashable):
-        raise SampleError(f"y={label!r} is no class: give a text, a number or a truth value")
+        raise SampleError(f"y={label!r} is not a class: give a text, a number or a truth value")

@@ -81,7 +81,7 @@ class Forecaster(Saving):
         self.horizon, self.seed = horizon, checked_seed(seed)
         self._series = Series(horizon)
         self._nets = StepNets(horizon, self.seed)
-        # What was known and said when each of the latest values had come; the oldest is overwritten.
+        # Inputs and forecasts when each of the latest values had come; the oldest is overwritten.
         rows, steps, width = horizon, horizon, INPUTS
         self._inputs = np.zeros((rows, steps, width), dtype=np.float32)
         self._guesses = np.zeros((rows, steps, GUESSES), dtype=np.float32)

@@ -23,7 +23,7 @@ class Saving:
         return checkpoint.value(*self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what `state_dict` told of: the next answers are bit-for-bit those that it would have given."""
+        """Become what `state_dict` returned: the next answers are bit-for-bit those that it would have given."""
         self._take(*checkpoint.parts(dict(state)))
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -49,7 +49,7 @@ class Team(nn.Module):
         slices: First and last entry of what each reads.
         outputs: Of each network.
         seed: Of the first weights.
-        mask: What is added to an output that is not in use yet.
+        mask: A number that is added to an output that is not in use yet.
         head: Makes the last layer of a network, from its inputs and outputs.
     """
 

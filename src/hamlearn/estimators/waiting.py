@@ -79,7 +79,7 @@ class Waiting:
 
     @classmethod
     def loaded(cls, tensors: Mapping[str, Tensor], about: list[Any]) -> Waiting:
-        """What was saved."""
+        """The object that was saved."""
         made = cls()
         for place, (id, row) in enumerate(about):
             parts = [tensors.get(f"waiting.{place}.{name}") for name in PARTS]

@@ -162,7 +162,7 @@ class Scores(saved.Saved):
                 one.value()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was counted, JSON-able; resuming from it is exact."""
+        """All counts, as JSON; resuming from them is exact."""
         self.count()
         return super().state_dict()
 

@@ -42,7 +42,7 @@ class _Shell(BaseEstimator):
 
 
 class SklearnClassifier(ClassifierMixin, _Shell):
-    """`hl.estimators.Classifier` as a scikit-learn classifier: `fit` is one pass, `partial_fit` goes on.
+    """`hl.estimators.Classifier` as a scikit-learn classifier: `fit` is one pass, `partial_fit` continues.
 
     Args:
         seed: Of the first weights.
@@ -92,7 +92,7 @@ class SklearnClassifier(ClassifierMixin, _Shell):
 
 
 class SklearnRegressor(RegressorMixin, _Shell):
-    """`hl.estimators.Regressor` as a scikit-learn regressor: `fit` is one pass, `partial_fit` goes on.
+    """`hl.estimators.Regressor` as a scikit-learn regressor: `fit` is one pass, `partial_fit` continues.
 
     Args:
         seed: Of the first weights.

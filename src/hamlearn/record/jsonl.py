@@ -64,7 +64,7 @@ class Lines:
         """Remove what was written after a checkpoint. A file that was rotated since is continued at its end."""
         if end > self.end:
             logging.getLogger("hamlearn").warning(
-                "%s is shorter than at the checkpoint: it goes on at its end", self.path
+                "%s is shorter than at the checkpoint: it continues at its end", self.path
             )
         self.end = min(self.end, end)
         self._file.truncate(self.end)
@@ -83,8 +83,8 @@ class JsonLines(Sink):
 
     Args:
         path: The file; its folder must exist.
-        policy: What is written; `None` is every fiftieth step.
-        fields: What is measured. Leave out `seconds` for a record that is the same in every run.
+        policy: Which steps are written; `None` is every fiftieth step.
+        fields: The measured values. Leave out `seconds` for a record that is the same in every run.
         append: Whether to continue a file that has rows already.
 
     Example:
@@ -109,7 +109,7 @@ class JsonLines(Sink):
 
     def put(self, row: Row) -> None:
         """Append a row."""
-        # JSON has no NaN: readers other than Python's would refuse the whole file.
+        # JSON has no NaN: readers other than Python's would fail on the whole file.
         plain = {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in row.items()

@@ -122,7 +122,7 @@ def asset(name: str, package: str = "hamlearn.record") -> str:
 
 
 def table(facts: Mapping[str, Any]) -> str:
-    """What was run, as HTML."""
+    """The facts about a run, as HTML."""
     if not facts:
         return ""
     rows = "".join(

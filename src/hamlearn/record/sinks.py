@@ -77,8 +77,8 @@ class Sink(ABC, Saved):
     put before is on the disk when `state_dict` returns.
 
     Args:
-        policy: What is kept, `Every` or `Windows`; `None` is every step.
-        fields: What is measured of it.
+        policy: Which steps are kept, `Every` or `Windows`; `None` is every step.
+        fields: The values that are measured for them.
 
     Example:
         >>> class Printed(Sink):
@@ -119,8 +119,8 @@ class Memory(Sink):
     """Rows in memory, in `rows`.
 
     Args:
-        policy: What is kept; `None` is every step.
-        fields: What is measured.
+        policy: Which steps are kept; `None` is every step.
+        fields: The measured values.
         last: How many rows are kept at most, the newest; `None`: all, which fills the memory on an endless stream.
 
     Example:
@@ -141,7 +141,7 @@ class Memory(Sink):
 
     @property
     def rows(self) -> list[Row]:
-        """What is kept, oldest first."""
+        """The rows that are kept, oldest first."""
         return list(self._rows)
 
     def column(self, name: str) -> list[Any]:

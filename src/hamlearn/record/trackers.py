@@ -21,8 +21,8 @@ class Tracker(Sink):
     """The numbers of rows, for a library of the class.
 
     Args:
-        policy: What is written; `None` is every hundredth step.
-        fields: What is measured.
+        policy: Which steps are written; `None` is every hundredth step.
+        fields: The measured values.
     """
 
     _state = ("policy", "_step")
@@ -52,8 +52,8 @@ class TensorBoard(Tracker):
 
     Args:
         folder: Where its event files go.
-        policy: What is written; `None` is every hundredth step.
-        fields: What is measured.
+        policy: Which steps are written; `None` is every hundredth step.
+        fields: The measured values.
 
     Example:
         >>> import tempfile
@@ -72,7 +72,7 @@ class TensorBoard(Tracker):
 
     def _write(self, numbers: dict[str, float], step: int) -> None:
         if self._writer is None:
-            # What was written after the checkpoint of a resumed run is hidden.
+            # Rows that were written after the checkpoint of a resumed run are hidden.
             self._writer = self._library.SummaryWriter(
                 self._folder, purge_step=self._step + 1 if self._step else None
             )

@@ -123,7 +123,7 @@ class Access(AuthenticationBackend):
 
 
 def require_learning(conn: HTTPConnection) -> None:
-    """Refuse a request whose token does not allow learning."""
+    """Raise `Refused` if the token of a request does not allow learning."""
     if LEARN not in conn.auth.scopes:
         reason = "this token allows predictions only. Leave targets out, or use a token of serve.learn_tokens."
         raise Refused(403, reason)

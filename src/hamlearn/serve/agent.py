@@ -97,7 +97,7 @@ class Agent:
         self._learn(columns, block)
 
     def _learn(self, columns: dict[str, np.ndarray], block: list[Place]) -> None:
-        """Learn a block. If one of its samples is refused, each half is learned by itself, to find which."""
+        """Learn a block. If one of its samples raises, each half is learned by itself, to find which."""
         known = columns["known"]
         given: dict[str, Any] = {"target": torch.from_numpy(columns["target"])} if known.any() else {}
         if known.any() and not known.all():
@@ -150,7 +150,7 @@ class Agent:
         return (np.asarray(y, np.float64) * spread + mean).tolist()
 
     def _narrow(self, table: np.ndarray) -> np.ndarray:
-        # What is too large for the type becomes infinite, which the learner refuses.
+        # A number that is too large for the type becomes infinite, for which the learner raises.
         with np.errstate(over="ignore"):
             return table.astype(self._dtype) if table.dtype.kind == "f" else table
 

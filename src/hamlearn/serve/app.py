@@ -230,7 +230,7 @@ def agent_of(request: Request) -> str:
 
 
 def refusal_of(error: Exception) -> Refused:
-    """What a client is told about an error."""
+    """The answer to a client about an error."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, HamlearnError):
@@ -245,7 +245,7 @@ def _refused(connection: HTTPConnection, error: Exception) -> Response:
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    """No such route, or no such method, in the form of all other refusals."""
+    """No such route, or no such method, in the form of all other errors."""
     assert isinstance(error, HTTPException)
     reason = f"{request.method} {request.url.path[:100]}: {error.detail}. See /openapi.json for the routes."
     return Refused(error.status_code, reason, headers=dict(error.headers or {})).response()

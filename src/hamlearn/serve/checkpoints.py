@@ -20,7 +20,7 @@ _SERVED = "served"
 
 
 class About(NamedTuple):
-    """What is known of a checkpoint without loading it.
+    """Facts about a checkpoint that can be read without loading it.
 
     Attributes:
         number: Of the checkpoint; it grows.

@@ -1,4 +1,4 @@
-"""What is sent and what is answered: batches read from bodies, and refusals."""
+"""Requests and answers: batches read from bodies, and errors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Journal:
     Attributes:
         samples: How many were taken.
         learned: How many of them had a target.
-        bad: How many the learner refused, for example because their loss was not finite.
+        bad: How many the learner rejected, for example because their loss was not finite.
         seen: How many came again, and were not learned again.
         clipped: How many were clipped.
         ids: The last ids that were taken, oldest first.

@@ -20,7 +20,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _COUNTS = {
     "samples": "Samples taken.",
     "learned": "Samples that came with a target and were learned from.",
-    "bad": "Samples that the learner refused, for example because a loss was not finite.",
+    "bad": "Samples that the learner rejected, for example because a loss was not finite.",
     "seen": "Samples and labels that came again and were not learned again.",
     "clipped": "Samples with numbers far beyond the scale of those before, which were clipped.",
     "late": "Labels whose sample was not kept.",
@@ -94,7 +94,7 @@ class Metrics:
                     family.add_metric([key, kind], found)
         yield family
         yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=service.waiting)
-        yield CounterMetricFamily("hamlearn_dropped", "Samples refused for lack of room.", value=service.dropped)
+        yield CounterMetricFamily("hamlearn_dropped", "Samples rejected for a full queue.", value=service.dropped)
         failures, logins = service.failures, self._access.failed
         yield CounterMetricFamily("hamlearn_checkpoint_failures", "Checkpoints not written.", value=failures)
         yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)

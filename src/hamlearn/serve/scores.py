@@ -16,7 +16,7 @@ TOGETHER = 64
 WORSE = 10.0
 """How many times its best level the loss has to be before a learner is marked as diverging."""
 REFUSED = 10
-"""Samples refused one after another (loss not finite) that mark a learner as diverging."""
+"""Samples rejected one after another (loss not finite) that mark a learner as diverging."""
 
 
 class RunningScores:
@@ -32,7 +32,7 @@ class RunningScores:
     Attributes:
         diverging: The sample since which the learner diverges; `None` if it does not. It
             does if the mean loss of 100 samples is ten times the best one so far and worse than guessing, or if
-            ten samples in a row were refused.
+            ten samples in a row were rejected.
 
     Example:
         >>> scores = RunningScores()
@@ -83,7 +83,7 @@ class RunningScores:
         self._judge(numbers[-1], losses)
 
     def refused(self, number: int) -> None:
-        """Count a sample that the learner refused because a loss or a costate was not finite."""
+        """Count a sample that the learner rejected because a loss or a costate was not finite."""
         self._refused += 1
         if self._refused >= REFUSED and self.diverging is None:
             self.diverging = number

@@ -43,7 +43,7 @@ class Service:
     Attributes:
         agents: The learners.
         waiting: Samples in the queue.
-        dropped: How many found no room in it.
+        dropped: How many were rejected because it was full.
         failures: Checkpoints that could not be written.
         stopping: Whether no more requests are accepted.
         failed: Why the last checkpoint could not be written; `None` if all is well.

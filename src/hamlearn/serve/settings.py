@@ -164,7 +164,7 @@ def load(path: Path, out: Path | None = None, **given: Any) -> Settings:
 
 
 def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) -> Settings:
-    """Fill in defaults; refuse keys that are unknown, and values that are not allowed or not safe.
+    """Fill in defaults; raise for keys that are unknown, and for values that are not allowed or not safe.
 
     Example:
         >>> check({"network": {"inputs": 2, "outputs": 1}}).serve["host"]

@@ -39,7 +39,7 @@ def replace(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise CheckpointError(
-            f"cannot save {path}: {error.strerror or error}. What was there before is as it was. Look at the room "
+            f"cannot save {path}: {error.strerror or error}. An older file is as it was. Look at the free space "
             f"on the disk and the permissions of {folder}, or save elsewhere"
         ) from error
     # The new name is on disk only after the folder is; some file systems cannot do this to a folder.

@@ -77,7 +77,7 @@ class Waiting:
         return Labels(len(self.samples), self.learned, self.late, self.never)
 
     def require_new(self, sample: Sample) -> None:
-        """Refuse a sample whose label could not be told from another one's."""
+        """Raise `SampleError` if the label of a sample could be that of another one."""
         require_id(sample.id, "a sample")
         if sample.id in self.samples:
             raise SampleError(
@@ -106,7 +106,7 @@ class Waiting:
 
 
 def require_id(id: Any, what: str) -> None:
-    """Refuse an id that no checkpoint could keep, or that another one of another type would be equal to."""
+    """Raise `SampleError` for an id that a checkpoint could not keep, or that equals one of another type."""
     if isinstance(id, bool) or not isinstance(id, str | int):
         raise SampleError(
             f"{what} has id={id!r}, of type {type(id).__name__}: give a str or an int, for example "

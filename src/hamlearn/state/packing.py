@@ -102,7 +102,7 @@ _PARTS = ("u", "target", "tau", "boundary", "scale")
 
 
 def sample_tree(sample: Sample) -> dict[str, Any]:
-    """What is kept of a sample, as a tree; `Sample(**tree)` is the sample again."""
+    """A sample as a tree; `Sample(**tree)` is the sample again."""
     return {part: getattr(sample, part) for part in _PARTS}
 
 

@@ -76,7 +76,7 @@ def restore_random_state(states: Mapping[str, Tensor]) -> None:
 
 
 class Savable(ABC):
-    """A state as a value, told, taken up, written and read; what it is made of is up to the class."""
+    """A state that is returned as a value, loaded, written and read; its content is up to the class."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the learner is between two samples, as a value that shares no memory with it.
@@ -106,7 +106,7 @@ class Savable(ABC):
         return checkpoint.value(*self._tell("cannot take the state"))
 
     def load_state_dict(self, state: dict[str, Any], *, new_hyper: bool = False) -> None:
-        """Become what `state_dict` returned, bit-for-bit. The state of another model is refused.
+        """Become what `state_dict` returned, bit-for-bit. The state of another model raises `CheckpointError`.
 
         The state is read into a new one and compared before anything moves: an error changes nothing.
 
@@ -128,7 +128,7 @@ class Savable(ABC):
         self._note_saved(header)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
-        """Read what `save` wrote; the learner goes on bit-for-bit. The file of another model is refused.
+        """Read what `save` wrote; the learner continues bit-for-bit. A file of another model raises an error.
 
         Args:
             path: The checkpoint.

@@ -113,7 +113,7 @@ def _require_known(settings: Mapping[str, Any], names: Sequence[str], what: str)
     for name in settings:
         if name not in names:
             allowed = f"Its settings are {', '.join(names)}." if names else "Leave it out."
-            raise ConfigError(f"{name}={shown(settings[name])} is no setting of {what} as a stream. {allowed}")
+            raise ConfigError(f"{name}={shown(settings[name])} is not a setting of {what} as a stream. {allowed}")
 
 
 def _arrays(parts: Sequence[Any], settings: dict[str, Any]) -> Stream:
@@ -137,7 +137,7 @@ def _as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Ten
     what, of_numpy = "target" if target else "input", isinstance(array, np.ndarray)
     if of_numpy and array.dtype.kind not in "biuf":
         raise ConfigError(
-            f"the {what} is an array of {array.dtype}, which are no numbers. Give a mapping of columns, for "
+            f"the {what} is an array of {array.dtype}, which are not numbers. Give a mapping of columns, for "
             'example from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
         )
     tensor = to_tensors(np.ascontiguousarray(array) if of_numpy and not np.ma.isMA(array) else array).detach()
@@ -195,7 +195,7 @@ def _of_cell(cells: Mapping[str, Any], name: str, dtype: torch.dtype) -> Any:
         tensors = to_tensors(cells[name], dtype)
     except SampleError as error:
         raise ConfigError(
-            f"the column {name!r} holds {shown(cells[name])}, which is no number and no array of numbers. Turn it "
+            f"the column {name!r} holds {shown(cells[name])}, which is neither a number nor an array. Turn it "
             "into numbers before, for example names of classes into 0, 1, 2, ..."
         ) from error
     # As in a table: a fraction is a vector of one, a whole number is a class.

@@ -25,7 +25,7 @@ class Stream(ABC):
     This is all that a learner asks of a source:
 
     - `iter(stream)` begins a pass at once: at the beginning or, right after `load_state_dict`, at the loaded
-      place. A stream that gives nothing twice (`replayable` is False: an iterator, a live feed) goes on.
+      place. A stream that gives nothing twice (`replayable` is False: an iterator, a live feed) continues.
     - `state_dict()` and `load_state_dict(state)`: where the stream stands after the last sample handed out.
     - `block(n)`: about `n` of the next samples of the present pass, as a `Block` of whole tensors or as a list;
       `None` at the end. A live feed hands out what has arrived, and waits only if nothing has.
@@ -162,7 +162,7 @@ class Stream(ABC):
         return {"kind": type(self).__name__, "config": self._config(), "cursor": self._cursor()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on from `state`, as `state_dict` of an equal stream gave it.
+        """Let the next pass continue from `state`, as `state_dict` of an equal stream gave it.
 
         Raises:
             CheckpointError: The state is of another kind of stream, or of one set up differently.
@@ -237,7 +237,7 @@ class Stream(ABC):
 
     @property
     def save_within(self) -> int | None:
-        """Samples after which a learner should be saved at the latest, where the stream cannot go on without."""
+        """Samples after which a learner should be saved at the latest, if the stream cannot continue without."""
         return None
 
     def saved(self, state: Mapping[str, Any]) -> None:
@@ -275,7 +275,7 @@ class Stream(ABC):
         try:
             return next(self._running, END)
         except BaseException:
-            # A generator that has raised is over; the stream goes on from its cursor.
+            # A generator that has raised is over; the stream continues from its cursor.
             self._running = None
             raise
 

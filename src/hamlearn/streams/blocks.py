@@ -115,7 +115,7 @@ def gathered(samples: Iterator[Any], n: int, copies: bool = True) -> tuple[list[
     """The next `n` samples of an iterator, and what went wrong after them.
 
     Args:
-        samples: What is read.
+        samples: The iterator.
         n: How many are read at most.
         copies: Whether tensors are copied as they are read, since a source may use its memory again.
     """

@@ -40,7 +40,7 @@ def to_unit(unit: float | timedelta) -> float:
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise ConfigError(f"unit={unit!r} is no unit of time. Give a positive, finite number or timedelta.")
+        raise ConfigError(f"unit={unit!r} is not a unit of time. Give a positive, finite number or timedelta.")
     return seconds
 
 
@@ -56,14 +56,14 @@ class Clock:
         last: The last time stamp, in seconds.
 
     Raises:
-        ConfigError: `ties` is no time step.
+        ConfigError: `ties` is not a time step.
     """
 
     def __init__(self, unit: Unit, ties: float | None = None) -> None:
         if ties is not None and (isinstance(ties, bool) or not 0.0 < ties < math.inf):
             raise ConfigError(
-                f"ties={ties!r} is no time step. Give a positive number of units of time, such as 0.01, or None "
-                "to refuse equal time stamps."
+                f"ties={ties!r} is not a time step. Give a positive number of units of time, such as 0.01, or "
+                "None to reject equal time stamps."
             )
         self.unit = None if unit == "auto" else to_unit(unit)
         self.ties = None if ties is None else float(ties)
@@ -93,7 +93,7 @@ class Clock:
         return {"last": self.last, "unit": self.unit if self._finds else None}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue where `state` was taken."""
         self.last = None if state["last"] is None else float(state["last"])
         if self._finds:
             self.unit = None if state["unit"] is None else float(state["unit"])
@@ -126,7 +126,7 @@ class Clock:
         return taus if bool(((taus > 0) & (taus < math.inf)).all()) else None
 
     def go_on(self, seconds: float) -> None:
-        """Go on after this stamp, which moved forward."""
+        """Continue after this stamp, which moved forward."""
         if self.unit is None and self.last is not None:
             self.find([self.last, seconds])
         self.last = seconds
@@ -181,8 +181,8 @@ def to_seconds(stamp: Stamp, where: str) -> float:
         seconds = _seconds(stamp)
     except _NO_TIME as error:
         raise SampleError(
-            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format; a "
-            "table reads texts of another form by time_format."
+            f"{shown(stamp)} at {where} is not a time stamp. Give a number, a datetime, or a text in ISO format; "
+            "a table reads texts of another form by time_format."
         ) from error
     if not math.isfinite(seconds):
         raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")

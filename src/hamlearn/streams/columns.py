@@ -34,7 +34,7 @@ TEXTS = 1024
 
 
 class BadCellError(Exception):
-    """What is wrong with a cell; the message does not say yet in which row it is."""
+    """The error of a cell; the message does not say yet in which row it is."""
 
 
 class Column(ABC):
@@ -82,7 +82,7 @@ class Column(ABC):
 
     @abstractmethod
     def state(self) -> list[Any]:
-        """What was learned from the rows so far, as JSON."""
+        """The values learned from the rows so far, as JSON."""
 
     @abstractmethod
     def load(self, state: Sequence[Any]) -> None:
@@ -117,7 +117,7 @@ class Number(Column):
 
     def __init__(self, name: str, missing: str | float, largest: float, remedy: str) -> None:
         super().__init__(name, missing)
-        # Infinity is no number, whatever the type.
+        # Infinity does not count as a number, whatever the type.
         self._largest, self._remedy = min(largest, math.nextafter(math.inf, 0)), remedy
         self._count, self._sum = 0, 0.0
         self._indicates, self._means = missing == "indicate", missing in ("indicate", "mean")
@@ -274,7 +274,7 @@ class Category(Column):
         if self.missing == "hold" and None in names:
             names = list(accumulate([self.held, *names], lambda held, name: held if name is None else name))[1:]
         found = {name for name in names if name is not None}
-        # One by one each of them has room, but not all of them may.
+        # Each of them may fit by itself, but not all of them.
         has_gaps = self.missing in ("raise", "hold") and None in names
         return names if not has_gaps and self.have_room(found) else None
 
@@ -309,7 +309,7 @@ class Category(Column):
         declared = f"categories={{{self.name!r}: {self._room()}}}"
         what = f"none of {declared}. Add it"
         if not self.fixed:
-            what = f"one more than {declared} has room for. Raise it"
+            what = f"one more than {declared} can hold. Raise it"
         return f"{what}, let categories share places by hashed={{{self.name!r}: 16}}"
 
     def _room(self) -> str:
@@ -357,7 +357,7 @@ class Classes(Category):
     def _no_room(self) -> str:
         if self.fixed:
             return f"none of the classes {self._room()}. Add it to classes"
-        return f"one more than classes={self._room()} has room for. Raise it"
+        return f"one more than classes={self._room()} can hold. Raise it"
 
 
 def declare(
@@ -420,7 +420,7 @@ def declare(
 
 
 def declare_targets(names: Sequence[str], classes: Sequence[Any] | int | None, largest: float) -> list[Column]:
-    """The target columns: numbers, or one column of classes. A missing cell is no error."""
+    """The target columns: numbers, or one column of classes. A missing cell is not an error."""
     if classes is not None:
         if len(names) != 1:
             raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(list(names))}.")
@@ -433,7 +433,7 @@ def _room(room: Any, argument: str) -> list[str] | int:
     """The names that a user lists, or how many may be found."""
     if isinstance(room, int) and not isinstance(room, bool):
         if room < 1:
-            raise ConfigError(f"{argument}={room} leaves room for none. Give 1 or more, or a list of names.")
+            raise ConfigError(f"{argument}={room} is too small. Give 1 or more, or a list of names.")
         return room
     names = [] if isinstance(room, str) or not isinstance(room, Iterable) else [name_of(name) for name in room]
     if not names or len(set(names)) < len(names):

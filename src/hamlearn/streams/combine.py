@@ -77,7 +77,7 @@ def interleave(
         weights: `None` takes them in turn; otherwise each turn is drawn with these weights from `seed`.
         by: `"sample"` changes the stream after each sample, `"sequence"` only after a `boundary`, so that
             sequences stay whole.
-        stop: Whether all ends with the `"first"` stream that ends, or goes on with the others until the
+        stop: Whether all ends with the `"first"` stream that ends, or continues with the others until the
             `"last"` has ended.
         seed: Of the draws.
 
@@ -143,7 +143,7 @@ class TakeStream(Wrapper):
         return {"n": self._limit}
 
     def _begin(self) -> None:
-        # Each pass takes `n` samples, also of a feed that goes on where it is.
+        # Each pass takes `n` samples, also of a feed that continues where it is.
         if not self._resumed:
             self._n = 0
         super()._begin()
@@ -304,7 +304,7 @@ class InterleavedStream(Wrapper):
         )
 
     def _draw(self, turn: int) -> int:
-        """The number of the stream whose turn it is; drawn anew for each turn, so that its number says all."""
+        """The number of the stream whose turn it is; drawn again for each turn, so that its number says all."""
         if self._weights is None:
             return turn % len(self._inners)
         draw = random.Random(mix_seed(self._seed, turn))

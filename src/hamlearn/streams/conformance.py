@@ -56,7 +56,7 @@ def _check_resumed(make: Callable[[], Any], whole: list[Any], n: int, place: int
     stream = make()
     _look(stream, place)
     state = json.loads(json.dumps(stream.state_dict(), allow_nan=False))
-    broken = f"resumed after {place} samples, it does not go on where it was"
+    broken = f"resumed after {place} samples, it does not continue where it was"
     for read in (_look, _in_blocks) if hasattr(stream, "block") else (_look,):
         later = make()
         later.load_state_dict(state)
@@ -100,7 +100,7 @@ def _demand(kept: bool, broken: str) -> None:
 
 
 def _same(first: list[Any], second: list[Any]) -> bool:
-    """Whether events are equal to the bit."""
+    """Whether events are equal bit-for-bit."""
     return list(map(_as_json, first)) == list(map(_as_json, second))
 
 

@@ -83,7 +83,7 @@ class CsvFile(TableSource):
         return self._header
 
     def rows(self, names: Sequence[Any], start: int) -> Iterator[tuple[int, Sequence[Any] | str]]:
-        """Numbered by their lines; the file is opened anew, and one that has taken its place is read instead."""
+        """Numbered by their lines; the file is opened again, and one that has taken its place is read instead."""
         at = [self._header.index(name) for name in names]
         records = self._records(len(self._header), itemgetter(*at) if len(at) > 1 else lambda row: [row[at[0]]])
         next(records, None)
@@ -137,7 +137,7 @@ class CsvFile(TableSource):
             number += len(taken)
 
     def _problem(self, record: list[str], width: int | None, lines: list[str]) -> str | None:
-        """What is wrong with a record; nothing with an empty line."""
+        """The fault of a record, if it has one; an empty line has none."""
         if "\0" in lines[0] or (len(lines) > 1 and "\0" in "".join(lines)):
             what = f"it is not {self._encoding} text: save the file as UTF-8, or give its encoding"
             return f"cannot be read: {what}"

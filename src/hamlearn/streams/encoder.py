@@ -51,7 +51,7 @@ class TableSettings:
 
 
 class Entries(NamedTuple):
-    """What was made of a row.
+    """The encoded entries of a row.
 
     Attributes:
         u: The entries of the input; `None` if the row is the label of an earlier sample.
@@ -349,13 +349,13 @@ class RowEncoder:
         if value is None and column.missing in ("skip", "hold"):
             why = "leaves such rows out" if column.missing == "skip" else "has no value to hold yet"
             raise BadCellError(
-                f"column {column.name!r} is missing, and missing={column.missing!r} {why}, so that there "
-                "is no input. Give it a value."
+                f"column {column.name!r} is missing, and missing={column.missing!r} {why}, which "
+                "leaves no input. Give it a value."
             )
         return value
 
     def state(self) -> dict[str, Any]:
-        """What was learned from the rows so far, as JSON."""
+        """The values learned from the rows so far, as JSON."""
         columns = [column.state() for column in self.columns]
         found = self.classes.state()[1] if self.classes is not None else []
         return {"columns": columns, "classes": found, **self.clock.state()}

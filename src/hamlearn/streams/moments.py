@@ -92,7 +92,7 @@ class Moments:
         return [self.n, self.shape, self._center.tolist(), self._sum.tolist(), self._square.tolist()]
 
     def load(self, state: Sequence[Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue where `state` was taken."""
         self.n, self.shape, *sums = state
         self._center, self._sum, self._square = (np.array(values, dtype=np.float64) for values in sums)
 

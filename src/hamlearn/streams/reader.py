@@ -73,8 +73,8 @@ class Reader:
     The place that is saved is always that of the steps: the state that the stream had before the samples in hand,
     and how many of these have been taken. Resumed, they are passed over.
 
-    What was read ahead of a stream that gives nothing twice, and not taken, waits here, and comes first when the
-    same object is run again. It is lost when the process ends.
+    Samples of a stream that gives nothing twice that were read ahead and not taken wait here, and come first when
+    the same object is run again. They are lost when the process ends.
 
     Attributes:
         progress: How far it has come; a value, so that it changes all at once.
@@ -149,7 +149,7 @@ class Reader:
             report = step(sample)
         except Exception:
             if self.progress is before and not _replayable(self._stream):
-                # It would raise again: a stream that gives nothing twice goes on behind it.
+                # It would raise again: a stream that gives nothing twice continues behind it.
                 self.progress = before._replace(start=before.start + 1)
             raise
         self.taking = None, None
@@ -226,7 +226,7 @@ class Reader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the position that `state_dict` returned; the stream itself is put back when it is opened."""
-        # A run that is going on keeps its stream, and what it has read ahead of it.
+        # A run that is not over keeps its stream, and what it has read ahead of it.
         self.progress = self.progress._replace(position=state["position"], loaded=dict(state))
 
     def saved(self, state: dict[str, Any]) -> None:

@@ -188,7 +188,7 @@ class TargetScale:
         return {"moments": self._moments.state(), "waiting": [[id, *both] for id, both in self._waiting.items()]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue where `state` was taken."""
         self._moments.load(state["moments"])
         self._waiting = {id: (mean, spread) for id, mean, spread in state["waiting"]}
 

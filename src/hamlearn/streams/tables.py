@@ -68,7 +68,7 @@ def csv(
             of all before (0 at first), `"indicate"` (the mean, and a further entry that is 1 where the cell is
             missing and else 0), or a number. A mapping says it for each column; those that it does not name
             raise. A category that is missing has 0 in all its places, unless it is held.
-        bad: What a bad row gets (a cell that is no number, an unknown class or category, too few or too many
+        bad: What a bad row gets (a cell that is not a number, an unknown class or category, too few or too many
             cells, time that does not move forward): `"raise"` an error that names the line, or `"skip"` it.
         time_format: As in `datetime.strptime`.
         unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
@@ -282,7 +282,7 @@ class TableStream(Stream):
     def _read(self) -> Entries | None:
         """What the next row becomes that is not left out; `None` at the end."""
         while self._waiting or self._look_ahead(AHEAD if self.replayable else 1):
-            # A bad row stays: a table does not go on behind it.
+            # A bad row stays: a table does not continue behind it.
             made = self._encoder.encode(*self._waiting[0])
             self._waiting.popleft()
             self._row += 1

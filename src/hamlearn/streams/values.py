@@ -15,7 +15,7 @@ from hamlearn.errors import SampleError, shown
 from hamlearn.sample import Label, Sample, Tree
 
 NUMBERS = (float, int, np.number, np.bool_)
-"""What is a number by itself, of Python's and of NumPy's."""
+"""Types of numbers, of Python and of NumPy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def download(name: str, cache: str | Path | None = None) -> Path:
             packed.unlink()
     except OSError as error:
         raise DataError(
-            f"{cache} cannot be written ({error}): make room there, or name another folder in HAMLEARN_CACHE"
+            f"{cache} cannot be written ({error}): free space there, or name another folder in HAMLEARN_CACHE"
         ) from error
     return cache
 

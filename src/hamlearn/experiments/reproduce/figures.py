@@ -35,7 +35,7 @@ def draw_both(out: Path, rows: Sequence[Row], settings: Settings) -> dict[str, P
     Args:
         out: The folder.
         rows: Cells in the first dtype of `settings`.
-        settings: What was reproduced.
+        settings: Settings of the reproduction.
     """
     note = f"{settings.dtypes[0]}; {conditions(settings)}"
     pictures = {f"Mean {curve} of each epoch": (curve, out / f"{curve}.png") for curve in get_args(Curve)}

@@ -112,7 +112,7 @@ def write_page(
 
     Args:
         path: The HTML file.
-        settings: What was reproduced.
+        settings: Settings of the reproduction.
         data: Data sets by name.
         rows: Every comparison.
         figures: PNG files by caption.

@@ -45,7 +45,7 @@ class Row:
 
     @property
     def misses(self) -> list[str]:
-        """What is wrong with this cell, in words; empty if nothing is."""
+        """The faults of this cell, in words; empty if it has none."""
         model, scenario, how, dtype = self.job.cell
         cell, found = f"{model} {scenario} {how} in {dtype}", []
         # Written so that a gap that is not a number is a miss.

@@ -39,7 +39,7 @@ FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diver
 PAYS = 10_000
 """Samples from which on the time to compile a step, one to two seconds, is won back."""
 DRAIN = 10.0
-"""Seconds that a run may go on learning what has arrived, once it was told to stop."""
+"""Seconds that a run may continue to learn what has arrived, after a signal to stop."""
 COUNTED = 64 << 20
 """Bytes of a table whose lines are counted; the length of a longer one is estimated by its size."""
 
@@ -117,7 +117,7 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
                 if stopped and not (stream.live and time.monotonic() < stopped[1]):
                     break
         except StreamError:
-            # A feed that was told to stop may end within a sequence.
+            # A feed that was stopped may end within a sequence.
             if not stopped:
                 raise
         learner.save(folder / CHECKPOINT)
@@ -138,8 +138,8 @@ def _engine(config: Config, total: int | None) -> Any:
 def _stoppable(stream: Stream) -> Iterator[list[float]]:
     """Collect SIGINT and SIGTERM, for a run to end after the current sample; a second signal ends it at once.
 
-    What has arrived from a live feed that cannot send it again is learned first. Yields the number of the signal,
-    and the time until which that may go on.
+    Samples that have arrived from a live feed that cannot send them again are learned first. Yields the number of
+    the signal, and the time until which that may continue.
     """
     stopped: list[float] = []
 
@@ -203,7 +203,7 @@ def lines(path: Path, counted: int = COUNTED) -> int:
 
 
 def _sinks(opened: Opened, folder: Path) -> list[record.Sink]:
-    """What is written into the folder during the run."""
+    """Sinks of the records that are written into the folder during the run."""
     settings = opened.config["records"]
     n = settings["windows"]
     policy = record.Every(settings["every"]) if n is None else record.Windows(n)

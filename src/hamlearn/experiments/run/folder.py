@@ -82,7 +82,7 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """What is not as it should be although the run ended, with remedies."""
+        """Problems of a run that has ended, with remedies."""
         remedy = "Lower hyper.beta (or hyper.lr), or set stream.standardize = true."
         found = list(self.behind)
         if self.diverging is not None:

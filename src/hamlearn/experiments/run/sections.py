@@ -54,7 +54,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised.
+    """The loss that is minimised.
 
     Args:
         kind: A loss of PyTorch.
@@ -65,7 +65,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Records:
-    """What is kept of the run.
+    """Records of the run.
 
     Args:
         every: Samples from one row of the record to the next.

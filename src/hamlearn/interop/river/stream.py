@@ -41,9 +41,9 @@ def from_river(
         dtype: `None` is torch's default.
         categories: Features that are categories, as in `hamlearn.streams.csv`.
         hashed: Features of many categories, which share so many entries.
-        missing: What a feature that is missing gets, as in `hamlearn.streams.csv`.
-        bad: What a bad sample gets (a feature that is no number, an unknown category, a target that is missing,
-            not finite or no class where others are, time that does not move forward): `"raise"` an error that
+        missing: The value of a feature that is missing, as in `hamlearn.streams.csv`.
+        bad: What a bad sample gets (a feature that is not a number, an unknown category, a target that is missing,
+            not finite or not a class if others are, time that does not move forward): `"raise"` an error that
             names it, or `"skip"` it.
         ties: The time step, in units of time, of a sample with the time of the one before, as in
             `hamlearn.streams.csv`.

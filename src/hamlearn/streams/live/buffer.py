@@ -15,8 +15,8 @@ LABELS = 10_000
 SILENT = 60.0
 """Seconds without an item after which a waiting learner says so."""
 NAP, LINGER = 0.0005, 0.004
-"""Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
-what has come. To wake for every sample would cost more than to learn it."""
+"""Seconds: how long a learner that takes whole blocks lets a feed continue, and for how long at most, before it
+takes what has come. To wake for every sample would cost more than to learn it."""
 
 
 class Buffer:
@@ -85,7 +85,7 @@ class Buffer:
     def wait(self, most: int) -> None:
         """Wait until something is there, or the end. Raises what ended the source, once all is read.
 
-        If nothing is dropped, a source that is giving may go on for a moment, until there are so many.
+        If nothing is dropped, a source that is giving may continue for a moment, until there are so many.
         """
         with self._change:
             silent_for = SILENT
@@ -128,7 +128,7 @@ class Buffer:
             self._asleep -= 1
 
     def _linger(self, most: int) -> None:
-        """Let the source go on while it gives, until there are so many, or for as long as that may take."""
+        """Let the source continue while it gives, until there are so many, or for as long as that may take."""
         until, before = time.monotonic() + LINGER, 0
         while before < len(self._items) < most and not self._ended and time.monotonic() < until:
             before, self._wanted = len(self._items), most

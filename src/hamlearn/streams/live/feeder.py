@@ -20,7 +20,7 @@ class Feeder:
     """Reads a source in a thread of its own until it ends, fails, or the buffer is closed.
 
     Args:
-        source: What is read.
+        source: The source that is read.
         buffer: Where it goes.
         parser: Makes arrivals of what the source gives.
         clock: Seconds.

@@ -101,7 +101,7 @@ class Arrival:
         stamp: Its time stamp in seconds; `None` if it has none.
         tau: Time since the item before it, as the source says; that of dropped items is added.
         boundary: Whether it ends a sequence.
-        error: What is wrong with it.
+        error: The error of a bad item.
         token: What a broker's message is acknowledged by.
     """
 

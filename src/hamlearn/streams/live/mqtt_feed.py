@@ -27,7 +27,7 @@ STEADY = 5.0
 the session from each other for ever."""
 TAKEN_OVER = 0x8E
 FOR_NOW = (0x80, 0x88, 0x89, 0x97, 0x9C, 0x9D, 0x9F)
-"""Refusals that may be over in a moment: busy, unavailable, over a quota or a rate, another server."""
+"""Reason codes that may be over in a moment: busy, unavailable, over a quota or a rate, another server."""
 
 
 def mqtt(
@@ -82,7 +82,7 @@ class MqttSource(Source):
         if not isinstance(client, str) or not client or "\0" in client:
             raise ConfigError(f"client={client!r} is not allowed. Name the session, for example 'agent-7'.")
         self._client_name, self._timeout = client, timeout
-        # What has come, an error at the end, and nothing for a reader that is to stop.
+        # Letters that have come, an error at the end, and `None` for a reader that is to stop.
         self._inbox: SimpleQueue[Letter | StreamError | None] = SimpleQueue()
         # The broker's session, and identifiers of its messages that came and were not acknowledged: those that it
         # sends again after a lost connection are here already.
@@ -155,7 +155,7 @@ class MqttSource(Source):
         if reason.is_failure:
             if reason.value not in FOR_NOW:
                 self._fail(
-                    f"{self.name} refuses the connection: {reason}. Correct the user, the password or the client."
+                    f"{self.name} rejects the connection: {reason}. Correct the user, the password or the client."
                 )
             return
         from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -174,7 +174,7 @@ class MqttSource(Source):
         self.subscribed = not any(reason.is_failure for reason in reasons)
         if not self.subscribed:
             self._fail(
-                f"{self.name} refuses the subscription to {self._topic!r}: {reasons[0]}. Ask for the right."
+                f"{self.name} rejects the subscription to {self._topic!r}: {reasons[0]}. Ask for the right."
             )
 
     def _disconnected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:

@@ -98,14 +98,14 @@ class FeedPlace:
 
 @dataclass(slots=True)
 class Read:
-    """What was made of some arrivals.
+    """Samples and labels read from some arrivals.
 
     Attributes:
         before: Where the feed stood before them.
-        arrivals: What was looked at, item by item.
+        arrivals: The items, one by one.
         good: Which of them are samples or labels; `None` for one whose id had come before.
         made: The samples and labels: a block, or a list of them.
-        error: What was wrong with the last of them; `None` if nothing was, or it was left out.
+        error: The error of the last of them; `None` if it is good, or was left out.
     """
 
     before: FeedPlace
@@ -141,7 +141,7 @@ class Reading:
         self.ids: OrderedDict[Any, None] = OrderedDict()
 
     def read(self, arrivals: Sequence[Arrival], place: FeedPlace) -> Read:
-        """What has arrived, up to the first item that raises; moves the place past it."""
+        """Arrivals as samples and labels, up to the first item that raises; moves the place past it."""
         before, good, error = replace(place), [], None
         taken: list[Arrival] = []
         taus: list[float | None] = []

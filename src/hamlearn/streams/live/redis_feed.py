@@ -45,7 +45,7 @@ def redis(
         patience: Seconds without a connection after which the feed fails.
         timeout: Seconds that an attempt to connect, and an answer, may take.
 
-    What was acknowledged stays in the stream until it is trimmed, by `XADD key MAXLEN ~ 1000000 …` for example.
+    Acknowledged entries stay in the stream until it is trimmed, by `XADD key MAXLEN ~ 1000000 …` for example.
     Entries that are trimmed away before they were read are lost, and counted in `lost`.
 
     Example:
@@ -148,7 +148,7 @@ class RedisSource(Source):
                 raise self._unreadable(error) from error
 
     def _entries(self) -> Iterator[Letter]:
-        """What was delivered and not acknowledged first; then what is new."""
+        """Entries that were delivered and not acknowledged first; then new ones."""
         after = "0-0"
         while not self._stopped.is_set() and (pending := self._read(after)):
             after = pending[-1][0].decode()

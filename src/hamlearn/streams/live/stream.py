@@ -74,7 +74,7 @@ def live(
     `dropped` counts what was discarded. A source that fails raises `StreamError` in the learner, with the
     cause, once everything it had given before was read. Reading begins with the first sample asked for;
     `close()`, or leaving a `with` block, stops it. A feed cannot be wound back: a second pass, and a resumed
-    one, goes on. Streams around a feed, such as `standardize`, are resumed from the beginning of the block in
+    one, continues. Streams around a feed, such as `standardize`, are resumed from the beginning of the block in
     hand: their statistics then lack the samples of that block.
 
     A broker's feed sends again what no checkpoint has, so that with `policy="block"` a run that was
@@ -115,7 +115,7 @@ def live(
 class LiveStream(Stream):
     """What `live` returns.
 
-    What has arrived when it is asked for is one block, and is waited for only if nothing has. If a learner
+    A block is all that has arrived when it is asked for; it is waited for only if nothing has. If a learner
     stops within a block, the rest waits in the learner, and comes first when it runs this feed again.
     """
 
@@ -235,7 +235,7 @@ class LiveStream(Stream):
         self._reading.ids = OrderedDict.fromkeys(tuple(id) if isinstance(id, list) else id for id in cursor["ids"])
 
     def block(self, n: int) -> Block | list[Any] | None:
-        """What has arrived, at most `n` items; waits only if nothing has. `None` at the end."""
+        """The items that have arrived, at most `n`; waits only if there are none. `None` at the end."""
         if self._turn == 0 or self._resumed:
             self._begin()
         while True:
@@ -255,7 +255,7 @@ class LiveStream(Stream):
                 yield from read.made
 
     def _read(self, most: int) -> Read | None:
-        """What has arrived, at most so many items, waited for; `None` at the end."""
+        """The items that have arrived, at most so many, after a wait; `None` at the end."""
         broker = self._broker
         if broker is not None:
             if broker.when == "learned":

@@ -79,7 +79,7 @@ class WebSocketSource(Source):
         except (InvalidURI, InvalidStatus) as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in FOR_NOW:
                 raise
-            raise StreamError(f"{self.name} refuses the connection: {error}. Correct the address.") from error
+            raise StreamError(f"{self.name} rejects the connection: {error}. Correct the address.") from error
 
     def acknowledge(self, tokens: Sequence[str]) -> None:
         """Nothing: a WebSocket has no acknowledgements."""
