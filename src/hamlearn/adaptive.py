@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -91,7 +92,7 @@ class Adaptive:
         nonnegative("shrink", self.shrink)
 
     def at(self, k: int) -> Moments:
-        """What the `k`-th update takes; before the first, nothing has been gathered that could be corrected.
+        """What the `k`-th update takes. Before the first, β is 0: v has followed nothing, and 1/ε is not a rate.
 
         Example:
             >>> first = Adaptive(0.1, keep=0.75, momentum=0.5).at(1)
@@ -99,8 +100,11 @@ class Adaptive:
             (0.5, 0.5)
         """
         first = second = 1.0
-        if self.momentum is not None:
-            first, second = 1 - self.momentum ** max(k, 1), (1 - self.keep ** max(k, 1)) ** 0.5
+        if k < 1:
+            # Something enters ω before the first target if there is a running cost, or if ω was set.
+            first = math.inf
+        elif self.momentum is not None:
+            first, second = 1 - self.momentum**k, (1 - self.keep**k) ** 0.5
         return Moments(self.keep, 1 - self.keep, first, second, self.eps, self.shrink)
 
 

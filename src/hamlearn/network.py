@@ -32,8 +32,8 @@ class Network(nn.Module):
         output: f_y, called as `output(u, h)`; `None` for the identity on h.
         h0: State at the start and after each boundary: a tensor or a pytree of tensors, used as it is, or a
             function of the input u that returns one (to size it by the batch); `None` where the state net has
-            a method `initial_state(u)`. A `nn.Parameter` is learned with `Echo` credit; other credits do not
-            reach back to it.
+            a method `initial_state(u)`. A `nn.Parameter` is learned with `Echo` and `Sensitivity` credit;
+            `Cleared` and `Forward` do not reach back to it.
         transition: `"rate"`: the state net returns ḣ. `"next"`: it returns the next state ĥ, and
             f_h = (−h + ĥ)/τ (Eq. 10).
 

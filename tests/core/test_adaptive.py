@@ -391,3 +391,24 @@ def test_the_hamiltonian_holds_the_penalty_of_the_weights():
 def test_what_cannot_be_is_refused_by_name(make, names):
     with pytest.raises(hl.errors.ConfigError, match=names):
         make()
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("order", ["sequential", "parallel"])
+@pytest.mark.parametrize("hyper", [hl.Hyper.from_adam(lr=0.01), hl.Hyper.from_rmsprop(lr=0.01)])
+def test_weights_rest_before_the_first_target_though_a_running_cost_enters(hyper, order, engine):
+    torch.manual_seed(0)
+    net = nn.Linear(2, 1)
+    learner = hl.Learner(
+        hl.Network.feedforward(net),
+        functional.mse_loss,
+        hyper,
+        order,
+        running_cost=lambda *at: at[3].square().sum(),
+    )
+    before = net.weight.detach().clone()
+    list(learner.run([hl.Sample(torch.ones(1, 2))] * 4, engine=engine))
+    assert learner.state.omega["output.weight"].any()
+    assert torch.equal(net.weight, before)
+    list(learner.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 1))] * 4, engine=engine))
+    assert 0 < (net.weight - before).abs().max() < 1

@@ -147,3 +147,11 @@ def test_feedback_alignment_sends_errors_back_through_fixed_weights(engine: Any)
     wanted = {"output.0.weight": below.T @ u, "output.2.weight": dy.T @ inner, "output.2.bias": dy.sum(0)}
     for name, gradient in wanted.items():
         torch.testing.assert_close(learner.state.omega[name], 0.5 * 0.8 * gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("credit", [RTRL(), UORO()])
+def test_a_learned_start_is_named_since_these_rules_do_not_reach_it(credit: Any) -> None:
+    start = nn.Parameter(torch.zeros(1, 3))
+    network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1), h0=start)
+    with pytest.raises(ConfigError, match="does not reach back to a learned h0"):
+        hl.Learner(network, nn.functional.mse_loss, credit=credit)

@@ -332,12 +332,12 @@ def _drive_rows(
     rows[..., 1] = np.where(enters, beta.keep, 1.0)
     rows[..., 2] = np.where(enters, 1 - beta.keep, 0.0)
     rows[..., 3:5] = 1.0
+    k = updates + np.cumsum(learns, 0)
+    if order == "parallel":
+        k -= learns
     if beta.momentum is not None:
-        k = updates + np.cumsum(learns, 0)
-        if order == "parallel":
-            k -= learns
-        k = np.maximum(k, 1)
-        rows[..., 3] = 1 - beta.momentum**k
-        rows[..., 4] = np.sqrt(1 - beta.keep**k)
+        rows[..., 3] = 1 - beta.momentum ** np.maximum(k, 1)
+        rows[..., 4] = np.sqrt(1 - beta.keep ** np.maximum(k, 1))
+    rows[..., 3] = np.where(k < 1, np.inf, rows[..., 3])  # β is 0 before the first update, as `Adaptive.at` says
     rows[..., 5], rows[..., 6] = beta.eps, beta.shrink
     return rows

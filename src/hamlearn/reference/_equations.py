@@ -155,7 +155,9 @@ def hyper_at(hyper: Hyper, state: ReferenceState) -> tuple[int, float, float, fl
         rule = hyper.beta
         if not isinstance(rule, Adaptive):
             return _of(rule, name, t)
-        scale, k = _of(rule.scale, name, t), max(k, 1)
+        scale = _of(rule.scale, name, t)
+        if k < 1:
+            return torch.zeros_like(v[name])  # v has followed nothing yet
         if rule.momentum is None:
             return scale / (v[name].sqrt() + rule.eps)
         return scale / (1 - rule.momentum**k) / ((v[name] / (1 - rule.keep**k)).sqrt() + rule.eps)

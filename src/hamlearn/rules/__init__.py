@@ -64,27 +64,34 @@ def _sequential(system: System, credit: Credit, integrator: Integrator, reset_h:
 
 
 def _sensitive(system: System, order: str, credit: Sensitivity, integrator: Integrator, reset_h: str) -> Order:
+    kind = type(credit)
+    name = "hl.Sensitivity()" if kind is Sensitivity else f"hl.credit.{kind.__name__}()"
     if system.network.state is None or system.network.memoryless:
         raise ConfigError(
-            "hl.Sensitivity() follows a state from step to step, and this network keeps none: use hl.Cleared()"
+            f"{name} follows a state from step to step, and this network keeps none: use hl.Cleared()"
         )
     whole = _WHOLE.get(type(credit))
     if whole is not None and order == "parallel":
-        raise ConfigError(f"hl.credit.{type(credit).__name__}() is defined for order='sequential' only")
+        raise ConfigError(f"{name} is defined for order='sequential' only")
+    if whole is not None and any(own.startswith("h0_") for own in system.names):
+        raise ConfigError(
+            f"{name} does not reach back to a learned h0: call requires_grad_(False) on it, or use hl.Echo() or "
+            "hl.Sensitivity()"
+        )
     if credit.feedback is not None and system.running_cost is not None:
         raise ConfigError(
             f"{credit!r} leads errors of outputs back, which a running cost has not: use feedback=None"
         )
     if whole is None and system.network.reads_time:
         raise ConfigError(
-            "hl.Sensitivity() follows cells of (u, h), and this state net takes t or tau: use hl.Echo()"
+            f"{name} follows cells of (u, h), and this state net takes t or tau: use hl.Echo() or hl.credit.RTRL()"
         )
     if system.hyper.s != -1:
-        raise ConfigError(f"hl.Sensitivity() is defined for s=-1 only, not s={system.hyper.s:+d}: leave s at -1")
+        raise ConfigError(f"{name} is defined for s=-1 only, not s={system.hyper.s:+d}: leave s at -1")
     if reset_h == "sample":
-        raise ConfigError("hl.Sensitivity() needs a state that lasts from step to step: use reset_h='boundary'")
+        raise ConfigError(f"{name} needs a state that lasts from step to step: use reset_h='boundary'")
     if not isinstance(integrator, Euler):
-        raise ConfigError(f"hl.Sensitivity() is defined for hl.Euler() only, not {integrator!r}")
+        raise ConfigError(f"{name} is defined for hl.Euler() only, not {integrator!r}")
     if credit.keep == 0 and order == "sequential":
         # Nothing of the past is kept: z⁺·∂h⁺/∂θh is the gradient of the present loss.
         return Sequential(system, Cleared())
