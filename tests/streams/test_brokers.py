@@ -176,7 +176,8 @@ def test_a_message_that_is_sent_twice_with_its_id_is_learned_once_also_after_a_r
     post.send([*named(3, 13)])
     with post.feed(state, window=100) as feed:
         assert take(feed, 2) == [11.0, 12.0]
-        assert feed.repeated - state["cursor"]["repeated"] == 9
+        # At least: a broker may also send again what had not been acknowledged when the first feed ended.
+        assert feed.repeated - state["cursor"]["repeated"] >= 9
 
 
 def test_redis_that_came_back_from_an_old_snapshot_repeats_nothing(servers):

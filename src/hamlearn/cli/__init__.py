@@ -67,7 +67,7 @@ _EXTRAS = {
     "mqtt": "paho",
     "redis": "redis",
     "websocket": "websockets",
-    "serve": "starlette uvicorn httptools sse_starlette prometheus_client",
+    "serve": "starlette uvicorn httptools prometheus_client",
 }
 """Libraries that hamlearn can do without, by the extra that brings them."""
 
