@@ -52,7 +52,10 @@ def test_answers_of_learning_are_those_of_predicting_before_it(kind, y):
     blocks, singles = kind(), kind()
     said = blocks.predict_then_learn(X, y)
     for number, (x, target) in enumerate(zip(DICTS[:300], y.tolist(), strict=False)):
-        if number > 2:
+        if said[number] is None:
+            assert number == 0
+            assert singles.predict_one(x) is None
+        else:
             assert singles.predict_one(x) == pytest.approx(said[number], rel=1e-3, abs=1e-3)
         singles.learn_one(x, target)
 
@@ -79,6 +82,32 @@ def test_classes_that_come_one_by_one_lead_where_a_block_with_all_of_them_leads(
     for x, label in zip(DICTS[:60], labels.tolist(), strict=True):
         singles.learn_one(x, label)
     assert singles.predict_proba_one(DICTS[3]) == pytest.approx(block.predict_proba_one(DICTS[3]), abs=1e-3)
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+def test_before_a_class_is_known_and_where_one_is_new_a_block_answers_as_a_loop(delay):
+    labels = [str(number // 6 % 4) for number in range(60)]
+    p = hl.estimators.Classifier().predict_proba_then_learn(X[:60], labels, delay=delay)
+    said = hl.estimators.Classifier().predict_then_learn(X[:60], labels, delay=delay)
+    unknown = max(delay, 1)
+    assert said[:unknown].tolist() == [None] * unknown
+    assert not p[:unknown].any()
+    np.testing.assert_allclose(p[unknown:].sum(1), 1, atol=1e-5)
+    if not delay:
+        single = hl.estimators.Classifier()
+        for number, (x, label) in enumerate(zip(DICTS[:60], labels, strict=True)):
+            found = list(single.predict_proba_one(x).values())
+            assert found == pytest.approx(p[number, : len(found)].tolist(), abs=1e-3)
+            assert not p[number, len(found) :].any()
+            assert single.predict_one(x) == said[number]
+            single.learn_one(x, label)
+
+
+def test_before_the_first_row_many_answers_are_as_many_as_rows():
+    assert hl.estimators.Classifier().predict_many(X[:3]).tolist() == [None] * 3
+    _, low, high = hl.estimators.Regressor().predict_interval_then_learn(X[:3], NUMBERS[:3])
+    assert np.isinf([low[0], high[0]]).all()
+    assert np.isfinite([low[1:], high[1:]]).all()
 
 
 def test_predicting_moves_nothing():

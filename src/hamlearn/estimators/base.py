@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.estimators.counts import MOST_COLUMNS
-from hamlearn.estimators.encoder import Columns, Layout, fine_bins
+from hamlearn.estimators.encoder import Columns, Layout, cells, fine_bins
 from hamlearn.estimators.explain import Explanation, explain
 from hamlearn.estimators.exported import Exported
 from hamlearn.estimators.pipeline import ROWS, Pipeline
@@ -51,6 +51,8 @@ class Estimator(Saving):
 
     def learn_one(self, x: Row, y: Any) -> None:
         """Learn that the row `x` has the target `y`."""
+        # The row first: a class of a row that cannot be learned must not become known.
+        x = cells(x)
         self._learn(x, self._checked(y))
 
     def wait_one(self, x: Row, id: Hashable) -> None:
@@ -85,8 +87,7 @@ class Estimator(Saving):
 
     def _as_now(self, x: Row) -> Waited:
         """A row with what the networks say of it now."""
-        if not isinstance(x, Mapping):
-            raise SampleError(f"a row is a {type(x).__name__}: give a dictionary from column to value")
+        x = cells(x)
         said = self._ask(x)
         if said is None:
             return Waited(dict(x))
@@ -95,7 +96,7 @@ class Estimator(Saving):
 
     def _ask(self, x: Row) -> Pipeline | None:
         """The pipeline with the answer to a row; `None` before the first row was learned."""
-        pipeline = self._pipeline
+        x, pipeline = cells(x), self._pipeline
         if pipeline is not None:
             self._write(x, pipeline.asked[0], pipeline)
             pipeline.ask(1)
@@ -187,8 +188,6 @@ class Estimator(Saving):
 
     def _learn_columns(self, rows: Sequence[Row]) -> Pipeline:
         """New columns and categories get their places."""
-        if not all(isinstance(row, Mapping) for row in rows):
-            raise SampleError(f"a row is a {type(rows[0]).__name__}: give a dictionary from column to value")
         self._columns.learn(rows)
         self._names = tuple(self._columns.numbers)
         return self._ready()
@@ -196,7 +195,7 @@ class Estimator(Saving):
     def _learn_one(self, x: Row) -> Pipeline:
         """The pipeline with a row written, whose target is to be written."""
         now = self._pipeline
-        usual = isinstance(x, Mapping) and tuple(x) == self._names and not self._columns.codes
+        usual = tuple(x) == self._names and not self._columns.codes
         if now is None or not usual or self._outputs() > now.task.outputs:
             now = self._learn_columns([x])
         self._write(x, now.raw[0], now)
@@ -239,7 +238,7 @@ class Estimator(Saving):
 
     def _ask_many(self, X: Any) -> Iterator[tuple[int, int, Pipeline]]:
         """Answers for many rows, block by block; nothing moves."""
-        rows, pipeline = as_rows(X), self._pipeline
+        rows, pipeline = X if isinstance(X, Rows) else as_rows(X), self._pipeline
         if pipeline is None:
             return
         for start in range(0, len(rows), ROWS):
@@ -323,7 +322,7 @@ def as_rows(X: Any) -> Rows:
             )
         names, values = tuple(range(X.shape[1])), X
     elif isinstance(X, Sequence) and not isinstance(X, str) and all(isinstance(row, Mapping) for row in X):
-        return Rows((), None, X)
+        return Rows((), None, [cells(row) for row in X])
     else:
         try:
             return as_rows(np.asarray(X, dtype=np.float64))
@@ -333,7 +332,9 @@ def as_rows(X: Any) -> Rows:
             ) from error
     if values.dtype.kind in "fiub":
         return Rows(names, values.astype(np.float64), ())
-    return Rows(names, None, [dict(zip(names, row, strict=True)) for row in values.tolist()])
+    # As a list, times would be whole numbers.
+    listed = values if values.dtype.kind in "mM" else values.tolist()
+    return Rows(names, None, [cells(dict(zip(names, row, strict=True))) for row in listed])
 
 
 @torch.no_grad()

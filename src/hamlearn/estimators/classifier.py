@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hamlearn.errors import SampleError
-from hamlearn.estimators.base import Estimator, Row, Rows, plain
-from hamlearn.estimators.encoder import is_number
+from hamlearn.estimators.base import Estimator, Row, Rows, as_rows, plain
+from hamlearn.estimators.encoder import is_missing
 from hamlearn.estimators.pipeline import Pipeline
 from hamlearn.estimators.tasks import CLOSED, Classes
 
@@ -20,12 +20,14 @@ FIRST_PLACES = 4
 class Classifier(Estimator):
     """Learns classes from a stream with nothing to set: a mixture of networks over columns of any kind.
 
-    Numbers are standardised and encoded between running quantiles, texts are categories, and `None` and NaN are
-    missing. What classes came with a value of a column before is an input, too. Columns and classes may come and
-    go. Fourteen networks that differ in width, rule and rate learn from every row by Hamiltonian Learning in
-    compiled loops, and are mixed by how well each predicted the latest classes.
+    Numbers are standardised and encoded between running quantiles, texts are categories, and `None`, NaN, and NA
+    and NaT of pandas are missing. A column is of numbers or of texts from its first value that is not missing on.
+    What classes came with a value of a column before is an input, too. Columns and classes may come and go.
+    Fourteen networks that differ in width, rule and rate learn from every row by Hamiltonian Learning in compiled
+    loops, and are mixed by how well each predicted the latest classes.
 
-    Rows learned one by one and in blocks lead to the same state.
+    Rows learned one by one and in blocks lead to the same state if a block needs no new places; `learn_many` says
+    what differs otherwise.
 
     Args:
         seed: Of the first weights.
@@ -53,7 +55,14 @@ class Classifier(Estimator):
         return list(self._labels)
 
     def learn_many(self, X: Any, y: Sequence[Any] | np.ndarray) -> None:
-        """Learn many rows, in order: the same as `learn_one` for each."""
+        """Learn many rows, in order: the same as `learn_one` for each, if no new places are needed in between.
+
+        A column gets a place with its first value that is not missing, or at once in a table of numbers, and a
+        text when it first comes; there are places for 4 classes, then for 8, 16, …. `learn_many` makes all places
+        that `X` and `y` need before the first row is learned, and `learn_one` only when a row needs them. Where
+        they are not needed by the first row already, the answers to `X` and later ones differ somewhat, most of
+        all right after a new column came.
+        """
         self.predict_proba_then_learn(X, y)
 
     def predict_one(self, x: Row) -> Any:
@@ -71,15 +80,22 @@ class Classifier(Estimator):
 
     def predict_proba_many(self, X: Any) -> np.ndarray:
         """Probabilities of many rows, one column for each of `classes`."""
-        parts = [pipeline.said[0][:size, : len(self._labels)].copy() for _, size, pipeline in self._ask_many(X)]
-        return np.concatenate(parts) if parts else np.empty((0, len(self._labels)), dtype=np.float32)
+        rows, known = as_rows(X), len(self._labels)
+        out = np.zeros((len(rows), known), dtype=np.float32)
+        for start, size, pipeline in self._ask_many(rows):
+            out[start : start + size] = pipeline.said[0][:size, :known]
+        return out
 
     def predict_many(self, X: Any) -> np.ndarray:
-        """The most likely classes of many rows."""
+        """The most likely classes of many rows; `None` before the first row was learned."""
         return self._named(self.predict_proba_many(X))
 
     def predict_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray, delay: int = 0) -> np.ndarray:
         """Test-then-train: the most likely class of each row, from before its class was learned.
+
+        The answers are those of a loop of `predict_one` and `learn_one`: `None` before any class is known. With a
+        `delay` of 0 they differ if columns, texts or more classes than there are places for come for the first
+        time after the first row of `X`, as `learn_many` says.
 
         Args:
             X: Rows.
@@ -91,7 +107,8 @@ class Classifier(Estimator):
     def predict_proba_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray, delay: int = 0) -> np.ndarray:
         """Test-then-train: the probabilities of each row's classes, from before its class was learned.
 
-        A class that comes for the first time in its row has probability 0 there. `delay` is that of
+        Classes that are not known yet have probability 0, and the others sum to 1. Before any class is known, all
+        are 0. `delay`, and what differs from a loop of `predict_proba_one` and `learn_one`, are as in
         `predict_then_learn`.
         """
         labels = y.tolist() if isinstance(y, np.ndarray) else list(y)
@@ -103,11 +120,17 @@ class Classifier(Estimator):
         first = [codes.index(code) for code in range(known, len(self._labels))]
         out = np.zeros((len(labels), len(self._labels)), dtype=np.float32)
         for start, size, pipeline in self._blocks(rows, first):
+            before = np.zeros(len(self._labels), dtype=np.float32)
+            if start in first and pipeline.encoder.rows:
+                # The answer from before its class can be one.
+                pipeline.asked[0] = pipeline.raw[0]
+                pipeline.ask(1)
+                before[:] = pipeline.said[0][0, : len(before)]
             self._set(codes[start : start + size], pipeline)
             pipeline.learn(size)
             out[start : start + size] = pipeline.answers[0][:size, : len(self._labels)]
-        for row in first:
-            out[row, codes[row]] = 0.0
+            if start in first:
+                out[start] = before
         return out
 
     def _late_proba(self, rows: Rows, labels: Sequence[Any], delay: int) -> np.ndarray:
@@ -131,7 +154,13 @@ class Classifier(Estimator):
         if names is None or names.ndim != 1:
             names = np.empty(len(self._labels), dtype=object)
             names[:] = self._labels
-        return names[probabilities.argmax(1)] if len(names) else np.empty(0, dtype=object)
+        said: np.ndarray = np.asarray(probabilities.any(1))
+        if len(names) and said.all():
+            return names[probabilities.argmax(1)]
+        found = np.empty(len(said), dtype=object)  # all `None`
+        if said.any():
+            found[said] = names[probabilities[said].argmax(1)]
+        return found
 
     def _coded(self, labels: Sequence[Any]) -> list[int]:
         """The places of classes; new ones get theirs, once all are found to be classes."""
@@ -182,6 +211,5 @@ class Classifier(Estimator):
 
 
 def _require_class(label: Any) -> None:
-    missing = label is None or (is_number(label) and label != label)
-    if missing or not isinstance(label, Hashable):
+    if is_missing(label) or not isinstance(label, Hashable):
         raise SampleError(f"y={label!r} is not a class: give a text, a number or a truth value")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hamlearn.errors import SampleError
 from hamlearn.estimators.counts import CELLS, ClassCounts, NumberCounts, ranges
 from hamlearn.loops.bound import Tensors
 
@@ -261,7 +263,7 @@ class Columns:
     """The names of the columns, and rows as numbers: one place for each number, several for each category.
 
     Columns are numeric or of categories from the first value that is not missing on. They may come and go: what is
-    not in a row is missing there.
+    not in a row is missing there. Rows are as `cells` returns them.
     """
 
     def __init__(self) -> None:
@@ -280,12 +282,12 @@ class Columns:
             for name, value in row.items():
                 if name in self.numbers:
                     continue
+                if value is None or value != value:
+                    continue
                 codes = self.codes.get(name)
                 if codes is not None:
-                    if value is not None and value not in codes and len(codes) < CELLS - 4:
+                    if value not in codes and len(codes) < CELLS - 4:
                         codes[value] = len(codes)
-                elif value is None:
-                    continue
                 elif is_number(value):
                     self.numbers[name] = len(self.numbers)
                 else:
@@ -304,12 +306,60 @@ class Columns:
                     out[place] = value
                 continue
             codes = self.codes.get(name)
-            if codes is not None and value is not None:
+            if codes is not None and value is not None and value == value:
                 code, place = codes.get(value), self.categories[name]
                 if code is None:
                     code = CELLS - 4 + sum(map(ord, str(value))) % 4
                 out[codes_at + place] = code
                 out[numbers + HOT * place + (code if code < HOT - 4 else HOT - 4 + code % 4)] = 1.0
+
+
+USUAL = frozenset({str, int, float, bool, type(None), np.str_, np.int64, np.float32, np.float64, np.bool_})
+"""Types of values that need no conversion."""
+
+
+def cells(row: Any) -> Mapping[Any, Any]:
+    """A row of numbers, texts and truth values; what is missing is `None` or NaN.
+
+    Raises:
+        SampleError: If it is not a mapping, or a value is something else.
+    """
+    if type(row) is not dict and not isinstance(row, Mapping):
+        raise SampleError(f"a row is a {type(row).__name__}: give a dictionary from column to value")
+    # This is done for each row: one call for all values.
+    if USUAL.issuperset(map(type, row.values())):
+        return row
+    return {name: _cell(name, value) for name, value in row.items()}
+
+
+def _cell(name: object, value: Any) -> object:
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
+    if isinstance(value, (str, int, float)):
+        return value
+    if is_missing(value):
+        return None
+    single = hasattr(value, "__float__") and not getattr(value, "ndim", 0)
+    # float() also takes the times of NumPy, which are whole numbers inside.
+    if value.dtype.kind in "biuf" if isinstance(value, np.generic) else single:
+        try:
+            return float(value)
+        except (TypeError, ValueError, ArithmeticError, RuntimeError):
+            pass
+    raise SampleError(
+        f"column {name!r} holds {reprlib.repr(value)}, a {type(value).__name__}: give a number, for example its "
+        "timestamp(), or a text"
+    )
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is `None`, NaN, or NA or NaT of pandas."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError):
+        return False  # several values, or none that can be compared
 
 
 def is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.estimators.encoder import Columns
+from hamlearn.estimators.encoder import Columns, cells
 from hamlearn.estimators.pipeline import Pipeline
 
 
@@ -49,7 +49,7 @@ class Exported(nn.Module):
         """Rows as `forward` takes them: numbers (NaN: missing), then categories one-hot."""
         out = np.zeros((len(rows), self.layout.raw))
         for row, place in zip(rows, out, strict=True):
-            self._columns.write(row, place, self.layout.numbers)
+            self._columns.write(cells(row), place, self.layout.numbers)
         return torch.from_numpy(out)
 
     def forward(self, rows: Tensor) -> Tensor:

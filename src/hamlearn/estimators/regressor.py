@@ -38,7 +38,13 @@ class Regressor(Estimator):
     kind = "regressor"
 
     def learn_many(self, X: Any, y: Sequence[float] | np.ndarray) -> None:
-        """Learn many rows, in order: the same as `learn_one` for each."""
+        """Learn many rows, in order: the same as `learn_one` for each, if no new places are needed in between.
+
+        A column gets a place with its first value that is not missing, or at once in a table of numbers, and a
+        text when it first comes. `learn_many` makes all places that `X` needs before its first row is learned, and
+        `learn_one` only when a row needs them. Where they are not needed by the first row already, the answers to
+        `X` and later ones differ somewhat, most of all right after a new column came.
+        """
         self.predict_then_learn(X, y)
 
     def predict_one(self, x: Row) -> float:
@@ -63,6 +69,9 @@ class Regressor(Estimator):
     def predict_then_learn(self, X: Any, y: Sequence[float] | np.ndarray, delay: int = 0) -> np.ndarray:
         """Test-then-train: the expected target of each row, from before its target was learned.
 
+        The answers are those of a loop of `predict_one` and `learn_one`. With a `delay` of 0 they differ if
+        columns or texts come for the first time after the first row of `X`, as `learn_many` says.
+
         Args:
             X: Rows.
             y: Their targets.
@@ -75,7 +84,7 @@ class Regressor(Estimator):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Test-then-train: expected targets, lower and upper ends of their intervals.
 
-        With a `delay`, intervals are infinite until the first target is known.
+        Intervals are infinite until the first target is known.
         """
         place = level_of(coverage)
         values = np.asarray(y, dtype=np.float64).reshape(-1)
@@ -90,11 +99,14 @@ class Regressor(Estimator):
                 if pipeline is not None:
                     out[at], half[at] = pipeline.said[0][0][[0, 1 + place]]
             return out, out - half, out + half
+        first = not self.rows
         for start, size, pipeline in self._blocks(rows):
             self._set(values[start : start + size], pipeline)
             pipeline.learn(size)
             out[start : start + size] = pipeline.answers[0][:size, 0]
             half[start : start + size] = pipeline.answers[1][:size, place]
+        if first:
+            half[:1] = np.inf
         return out, out - half, out + half
 
     def _said(self, x: Row) -> np.ndarray:
