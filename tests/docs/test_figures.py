@@ -124,3 +124,12 @@ def test_a_page_that_takes_too_long_is_named(tmp_path, monkeypatch):
     page.write_text("```python\nwhile True:\n    pass\n```\n")
     with pytest.raises(PluginError, match=r"slow\.md: took more than 1 s of one core; make its problem smaller"):
         figures.run(figures.Job(page, "", tmp_path / ".cache" / "figures" / "kept"))
+
+
+def test_a_broken_link_ends_the_build_and_the_command_does_not_hide_it(site):
+    _, page, make = site
+    page.write_text("# A page\n\n[Elsewhere](missing.md)\n")
+    with pytest.raises(Abort):
+        make()
+    makefile = (HOOK.parents[2] / "Makefile").read_text()
+    assert "mkdocs build --strict\n" in makefile  # with --quiet it would end with exit code 0
