@@ -185,3 +185,31 @@ def test_names_of_classes_are_asked_of_the_table_only_when_a_new_one_appears():
     assert [names[k] for k in [0, 0, 1, 1, 0] * 50] == ["kept", "kept", "returned", "returned", "kept"] * 50
     assert Table.asked == 2
     assert names[7] == "7"
+
+
+def late_table(folder, count, by):
+    """A table whose labels come `by` rows after their samples, and the file for it."""
+    rows = [f"{k},{k % 7},\n" for k in range(count)]
+    for k in range(count - by):
+        rows.insert(2 * k + by + 1, f"{k},,{k % 5}\n")
+    (folder / "late.csv").write_text("id,x,y\n" + "".join(rows))
+    path = folder / "late.toml"
+    path.write_text('stream = {kind = "csv", path = "late.csv", target = "y", id = "id"}\nlearner.late = 10\n')
+    return path
+
+
+def test_labels_that_come_too_late_are_counted_and_warned_of_once_with_the_remedy(tmp_path, caplog):
+    result = run(late_table(tmp_path, 60, 20), out=tmp_path / "out", progress=False)
+    assert [record.message for record in caplog.records if "learner.late" in record.message] == caplog.messages
+    assert len(caplog.messages) == 1
+    kept = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert kept["labels"] == {"waiting": 10, "learned": 0, "late": 40, "never": 50}
+    assert "labels: 0 learned, 40 too late, 10 samples wait" in result.summary()
+    assert any("40 labels" in words and "learner.late" in words for words in result.warnings)
+
+
+def test_labels_that_come_in_time_are_counted_without_a_warning(tmp_path, caplog):
+    result = run(late_table(tmp_path, 60, 5), out=tmp_path / "out", progress=False)
+    assert result.labels == {"waiting": 5, "learned": 55, "late": 0, "never": 0}
+    assert caplog.messages == []
+    assert "too late" not in result.summary()

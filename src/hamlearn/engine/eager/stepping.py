@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from hamlearn.state.carry import Carry
 from hamlearn.state.labels import Waited, require_id
 from hamlearn.streams.blocks import copied
 from hamlearn.streams.reader import Reader
+
+logger = logging.getLogger("hamlearn")
 
 
 class Change(NamedTuple):
@@ -119,6 +122,15 @@ class EagerEngine:
             raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
         waiting = self.state.waiting
         if label.id not in waiting.samples:
+            if waiting.late == 0:
+                # Once: a stream whose labels are too late usually has many of them.
+                logger.warning(
+                    "the label of id=%r came too late: its sample is not kept, so nothing is learned from it. The "
+                    "last %d samples that wait for a label are kept: raise late, which is learner.late in a file. "
+                    "learner.labels.late counts such labels",
+                    label.id,
+                    waiting.most,
+                )
             self.state = self.state._replace(waiting=replace(waiting, late=waiting.late + 1))
         return waiting.samples.get(label.id)
 

@@ -125,7 +125,10 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
             bar.finish()
     scores = opened.scores.summary()
     size, number = opened.scores.window, int(stopped[0]) if stopped else None
-    return Result(folder, recorder.step, watch.since, watch.ended, number, window_size=size, **scores)
+    counts = learner.labels._asdict()
+    labels = counts if any(counts.values()) else None
+    ended = (recorder.step, watch.since, watch.ended, number)
+    return Result(folder, *ended, window_size=size, labels=labels, **scores)
 
 
 def _engine(config: Config, total: int | None) -> Any:

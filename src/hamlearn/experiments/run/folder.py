@@ -52,6 +52,9 @@ class Result:
         window: Metrics over the last `window_size`.
         baselines: Metrics of simple guesses on the same samples: names of guesses to metrics.
         behind: In words, each baseline that the learner is behind.
+        window_size: Samples of the window.
+        labels: What became of samples whose labels were to come later, as `learner.labels` counts them; `None` if
+            all targets came with their samples.
     """
 
     folder: Path
@@ -64,6 +67,7 @@ class Result:
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     behind: list[str] = field(default_factory=list)
     window_size: int | None = None
+    labels: dict[str, int] | None = None
 
     def summary(self) -> str:
         """The result in one line.
@@ -73,6 +77,10 @@ class Result:
             '1,268 samples · MAE 0.61 (last 200: 0.197) · out'
         """
         parts = [f"{self.steps:,} samples"]
+        if self.labels is not None and self.labels["late"]:
+            names = {"learned": "learned", "late": "too late", "waiting": "samples wait"}
+            counts = [f"{self.labels[name]:,} {words}" for name, words in names.items()]
+            parts.append("labels: " + ", ".join(counts))
         for name, value in self.scores.items():
             beside = [f"last {self.window_size:,}: {self.window[name]:.3g}"] if name in self.window else []
             beside += [f"{kind} {scores[name]:.3g}" for kind, scores in self.baselines.items() if name in scores]
@@ -85,6 +93,11 @@ class Result:
         """Problems of a run that has ended, with remedies."""
         remedy = "Lower hyper.beta (or hyper.lr), or set stream.standardize = true."
         found = list(self.behind)
+        if self.labels is not None and self.labels["late"]:
+            found.append(
+                f"{self.labels['late']:,} labels came for samples that were not kept, and nothing was learned from "
+                "them. Raise learner.late, the number of samples that are kept until their labels come."
+            )
         if self.diverging is not None:
             found.append(
                 f"Diverging since sample {self.diverging}: the loss is worse than at the start or than guessing, "
@@ -183,7 +196,7 @@ def prepare(folder: Path, path: Path, config: Config, overwrite: bool) -> None:
 def finish(config: Config, result: Result) -> None:
     """Write the result and the report of a run that ended."""
     folder = result.folder
-    names = ("steps", "scores", "window", "baselines", "behind", "diverging", "window_size")
+    names = ("steps", "scores", "window", "baselines", "behind", "diverging", "window_size", "labels")
     found = {name: value for name, value in asdict(result).items() if name in names}
     files.replace(folder / RESULT, (json.dumps(found, indent=1) + "\n").encode())
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
