@@ -213,3 +213,25 @@ def test_labels_that_come_in_time_are_counted_without_a_warning(tmp_path, caplog
     assert result.labels == {"waiting": 5, "learned": 55, "late": 0, "never": 0}
     assert caplog.messages == []
     assert "too late" not in result.summary()
+
+
+@pytest.mark.parametrize("around", ["", 'finite = "skip"\nmax_tau = 2.0\n'])
+def test_rows_that_are_left_out_are_counted_in_the_result(config, tmp_path, around):
+    config.write_text(TABLE.replace("categories", f'bad = "skip"\n{around}categories'))
+    with (tmp_path / "table.csv").open("a") as file:
+        file.write("none,a,1.0\n1.0,b,none\n")
+    result = run(config, out=tmp_path / "out", progress=False)
+    # A target that is missing leaves no row out.
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["skipped"] == 1
+    assert "401 samples · 1 row left out · " in result.summary()
+    assert result.warnings == []
+
+
+def test_a_run_that_left_every_row_out_ends_with_a_warning(tmp_path):
+    (tmp_path / "t.csv").write_text("x;y\n" + "1,5;2,5\n" * 9)
+    (tmp_path / "c.toml").write_text(
+        'stream = {kind = "csv", path = "t.csv", target = "y", delimiter = ";", bad = "skip"}\n'
+    )
+    result = run(tmp_path / "c.toml", out=tmp_path / "out", progress=False)
+    assert result.summary().startswith("0 samples · 9 rows left out · ")
+    assert any("Nothing was learned" in words and 'bad = "raise"' in words for words in result.warnings)

@@ -126,9 +126,9 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
     scores = opened.scores.summary()
     size, number = opened.scores.window, int(stopped[0]) if stopped else None
     counts = learner.labels._asdict()
-    labels = counts if any(counts.values()) else None
+    labels, skipped = counts if any(counts.values()) else None, left_out(stream)
     ended = (recorder.step, watch.since, watch.ended, number)
-    return Result(folder, *ended, window_size=size, labels=labels, **scores)
+    return Result(folder, *ended, window_size=size, labels=labels, skipped=skipped, **scores)
 
 
 def _engine(config: Config, total: int | None) -> Any:
@@ -195,6 +195,15 @@ def expected_samples(config: Config, stream: Stream) -> int | None:
         length = max(0, lines(Path(config["stream"]["path"])) - 1) * config["stream"].get("hold", 1)
     known = [n for n in (config["run"]["steps"], length) if n is not None and n != math.inf]
     return int(min(known)) if known else None
+
+
+def left_out(stream: Any) -> int:
+    """Rows that a stream, or one that it is made of, has left out."""
+    found = 0
+    while stream is not None:
+        found += getattr(stream, "skipped", 0)
+        stream = getattr(stream, "inner", None)
+    return found
 
 
 def lines(path: Path, counted: int = COUNTED) -> int:

@@ -55,6 +55,7 @@ class Result:
         window_size: Samples of the window.
         labels: What became of samples whose labels were to come later, as `learner.labels` counts them; `None` if
             all targets came with their samples.
+        skipped: Rows of the stream that were left out.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class Result:
     behind: list[str] = field(default_factory=list)
     window_size: int | None = None
     labels: dict[str, int] | None = None
+    skipped: int = 0
 
     def summary(self) -> str:
         """The result in one line.
@@ -77,6 +79,8 @@ class Result:
             '1,268 samples · MAE 0.61 (last 200: 0.197) · out'
         """
         parts = [f"{self.steps:,} samples"]
+        if self.skipped:
+            parts.append(f"{self.skipped:,} row{'s' * (self.skipped > 1)} left out")
         if self.labels is not None and self.labels["late"]:
             names = {"learned": "learned", "late": "too late", "waiting": "samples wait"}
             counts = [f"{self.labels[name]:,} {words}" for name, words in names.items()]
@@ -93,10 +97,16 @@ class Result:
         """Problems of a run that has ended, with remedies."""
         remedy = "Lower hyper.beta (or hyper.lr), or set stream.standardize = true."
         found = list(self.behind)
+        if self.skipped and not self.steps:
+            found.append(
+                f"Nothing was learned: all rows that were read, {self.skipped:,} of them, were left out. Set "
+                'stream.bad = "raise" to see what is wrong with the first one. stream.missing and stream.finite '
+                "can leave rows out too."
+            )
         if self.labels is not None and self.labels["late"]:
             found.append(
-                f"{self.labels['late']:,} labels came for samples that were not kept, and nothing was learned from "
-                "them. Raise learner.late, the number of samples that are kept until their labels come."
+                f"{self.labels['late']:,} labels came for samples that were not kept, and were not learned. "
+                "Raise learner.late, the number of samples that are kept for their labels."
             )
         if self.diverging is not None:
             found.append(
@@ -196,7 +206,7 @@ def prepare(folder: Path, path: Path, config: Config, overwrite: bool) -> None:
 def finish(config: Config, result: Result) -> None:
     """Write the result and the report of a run that ended."""
     folder = result.folder
-    names = ("steps", "scores", "window", "baselines", "behind", "diverging", "window_size", "labels")
+    names = ("steps", "scores", "window", "baselines", "behind", "diverging", "window_size", "labels", "skipped")
     found = {name: value for name, value in asdict(result).items() if name in names}
     files.replace(folder / RESULT, (json.dumps(found, indent=1) + "\n").encode())
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
