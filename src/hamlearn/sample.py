@@ -55,7 +55,7 @@ class Sample:
         tau: Time since the previous sample (τ); `None` takes `Hyper.tau`.
         boundary: Whether this is the last token of a sequence. Afterwards the state returns to `h0`
             and its costate to zero; the costate of the weights stays.
-        id: What a `Label` that comes later calls it by; only for samples without a target.
+        id: What a `Label` that comes later calls it by; of a sample with a target, its name in records.
         scale: How `streams.standardize(stream, scale_target=True)` scaled its target; `None` if it did not.
 
     Example:

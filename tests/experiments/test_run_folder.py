@@ -235,3 +235,21 @@ def test_a_run_that_left_every_row_out_ends_with_a_warning(tmp_path):
     result = run(tmp_path / "c.toml", out=tmp_path / "out", progress=False)
     assert result.summary().startswith("0 samples · 9 rows left out · ")
     assert any("Nothing was learned" in words and 'bad = "raise"' in words for words in result.warnings)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_predictions_name_each_row_also_those_whose_target_came_with_them(tmp_path, engine):
+    (tmp_path / "t.csv").write_text("id,x,y\na,1,2\nb,2,4\nc,3,\nd,4,8\nc,,6\n")
+    (tmp_path / "c.toml").write_text(
+        'stream = {kind = "csv", path = "t.csv", target = "y", id = "id", finite = "skip", max_tau = 2.0}\n'
+        f'learner.engine = "{engine}"\n'
+    )
+    run(tmp_path / "c.toml", out=tmp_path / "out", progress=False)
+    rows = predictions(tmp_path / "out")
+    assert [(row["id"], row["target"]) for row in rows] == [
+        ("a", "2.0"),
+        ("b", "4.0"),
+        ("c", ""),
+        ("d", "8.0"),
+        ("c", "6.0"),
+    ]

@@ -194,7 +194,7 @@ def test_rows_with_an_id_and_no_inputs_are_labels_of_rows_without_a_target(tmp_p
         ("sample", "7", [1.5, 1.0, 0.0], None, None),
         ("sample", "8", [2.5, 0.0, 1.0], None, 1.0),
         ("label", "7", 0),
-        ("sample", None, [3.5, 1.0, 0.0], 1, 1.0),
+        ("sample", "9", [3.5, 1.0, 0.0], 1, 1.0),
         ("label", "8", 1),
         ("sample", None, [4.5, 0.0, 1.0], None, 1.0),
         ("sample", "10", [5.5, 1.0, 0.0], None, 1.0),

@@ -173,7 +173,7 @@ class RowEncoder:
         u: list[float] = []
         for column, value in zip(self.columns, inputs, strict=True):
             column.enter(value, u)
-        return Entries(u, self._targets(targets) if known else None, tau, None if known else id)
+        return Entries(u, self._targets(targets) if known else None, tau, id)
 
     def _targets(self, values: Sequence[Any]) -> list[float]:
         out: list[float] = []

@@ -82,7 +82,7 @@ def csv(
         hashed: Input columns of many categories, which share so many entries by a checksum of their names.
         id: The column of names by which labels that come later call their samples. A row without a target is
             then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
-            which takes no time.
+            which takes no time. A row with a target of its own keeps its name, for records.
         ties: The time step, in units of time, of a row whose time stamp is that of the row before it, as in logs
             that count whole seconds; the next gap is still measured from that stamp. `None`: such a row is bad.
 
