@@ -127,13 +127,14 @@ class StepReport:
     """What one step yields.
 
     Attributes:
-        t: Time at which the sample was taken, before the step advanced it; for a label, when the label came.
+        t: Time before the step, which advances it by the τ of the sample; for a label, when the label came.
         y: The output, detached from any graph; for a label, what the network had answered to its sample.
         loss: L(y, target), a detached scalar tensor; `None` without target. For a label, the loss of the present
             weights on its sample.
         sample: The sample that `y` and `loss` belong to; `None` while a pipeline fills, and for a label whose
             sample is not known any more.
         skipped: Whether the step was undone because a value was not finite (`on_nonfinite="skip"`).
+        late: Whether the target came as a `Label`, after its sample.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -146,7 +147,7 @@ class StepReport:
         True
     """
 
-    __slots__ = ("_coupling", "_phi", "loss", "sample", "skipped", "t", "y")
+    __slots__ = ("_coupling", "_phi", "late", "loss", "sample", "skipped", "t", "y")
 
     def __init__(
         self,
@@ -158,12 +159,14 @@ class StepReport:
         phi: float = 1.0,
         coupling: Tensor | Callable[[], Tensor] | None = None,
         skipped: bool = False,
+        late: bool = False,
     ) -> None:
         self.t = t
         self.y = y
         self.loss = loss
         self.sample: Any = sample
         self.skipped = skipped
+        self.late = late
         self._phi = phi
         self._coupling = coupling
 
@@ -206,7 +209,7 @@ class Trace:
     """What many steps yield, as whole tensors; time is the first axis of each.
 
     Attributes:
-        t: Time at which each sample was taken, before its step advanced it.
+        t: Time before each step, which advances it by the τ of its sample.
         y: Outputs, in the structure of one.
         loss: L(y, target), not a number at steps without a target; `None` where no target was given.
         hamiltonian: H = φ·L + ⟨z, f_h⟩, as in `StepReport`.

@@ -39,7 +39,7 @@ def test_each_prediction_has_a_row_with_its_time_and_target(tmp_path):
     got, rows = written(tmp_path / "p.csv", learner(), data)
     assert list(rows[0]) == ["index", "time", "id", "y", "target"]
     assert [int(row["index"]) for row in rows] == list(range(50))
-    assert [float(row["time"]) for row in rows] == [report.t for report in got]
+    assert [float(row["time"]) for row in rows] == [report.t + 1.0 for report in got]
     assert [numpy.float32(row["y"]) for row in rows] == [report.y.item() for report in got]
     assert rows[3]["target"] == ""
     assert numpy.float32(rows[4]["target"]) == data[4].target.item()
@@ -52,6 +52,19 @@ def test_a_target_that_comes_later_has_a_row_with_the_id_and_the_prediction_of_i
     labels = [row for row in rows if row["target"]]
     assert len(asked) == len(labels) == 20
     assert all(row["y"] == asked[row["id"]] for row in labels)
+
+
+def test_the_time_is_when_the_sample_was_taken_and_of_a_label_when_it_came(tmp_path):
+    gaps = (None, 2.0, 60.0, None)
+    events = [hl.Sample(torch.ones(1, 2), tau=tau, id=k) for k, tau in enumerate(gaps)]
+    events.insert(3, hl.Label(1, torch.ones(1, 1)))
+    torch.manual_seed(0)
+    network = hl.Network.feedforward(nn.Linear(2, 1))
+    for tau in (0.5, lambda t: 0.5):
+        model = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(tau=tau, eta=0.5))
+        got, rows = written(tmp_path / f"{callable(tau)}.csv", model, events)
+        assert [float(row["time"]) for row in rows] == [0.5, 2.5, 62.5, 62.5, 63.0]
+        assert [report.late for report in got] == [False, False, False, True, False]
 
 
 def test_several_outputs_have_a_column_each(tmp_path):

@@ -28,7 +28,9 @@ TOGETHER = 500
 class Predictions(Sink):
     """A row for each prediction: `index`, `time`, `id`, `y` and `target`, in the unit of the data.
 
-    A target that comes later has a row of its own, with the `id` of its sample and the prediction made for it.
+    `time` is when the sample was taken: the sum of all τ up to and with its own, `Hyper.tau` where it has none. A
+    target that comes later has a row of its own, with the time at which it came, the `id` of its sample and the
+    prediction made for it.
     Several outputs have columns `y_0`, `y_1`, … and `target_0`, …; so have batches. If the loss is one of classes,
     `y` and `target` are classes, and `p` is the probability of `y` if the loss tells it.
 
@@ -65,6 +67,7 @@ class Predictions(Sink):
                 polars.read_parquet(self._path).write_csv(text)
         self._lines = Lines(text, append)
         self._view: View | None = None
+        self._tau: Any = 0.0
         self._text = io.StringIO()
         self._writer = csv.writer(self._text, lineterminator="\n")
         self._rows, self._width = 0, 0
@@ -72,6 +75,7 @@ class Predictions(Sink):
     def open(self, recorder: Recorder) -> None:
         """Find out by the loss whether outputs are classes."""
         loss = getattr(recorder.learner, "loss", None)
+        self._tau = getattr(getattr(recorder.learner, "hyper", None), "tau", 0.0)
         outputs = outputs_of(loss)
         self._view = View(loss) if outputs is not None and outputs.codes is not None else None
 
@@ -93,10 +97,21 @@ class Predictions(Sink):
             names = [f"{column}{number}" for column in columns for number in several]
             self._writer.writerow(["index", "time", "id", *names])
         name = "" if report.sample.id is None else str(report.sample.id).replace("\n", " ")
-        self._writer.writerow([moment.step - 1, report.t, name, *itertools.chain.from_iterable(columns.values())])
+        self._writer.writerow(
+            [moment.step - 1, self._time(report), name, *itertools.chain.from_iterable(columns.values())]
+        )
         self._rows += 1
         if self._rows % TOGETHER == 0:
             self._flush()
+
+    def _time(self, report: Any) -> float:
+        """When a sample was taken, or when its label came. The report's own time is that before the step."""
+        if getattr(report, "late", False):
+            return report.t
+        tau = report.sample.tau
+        if tau is None:
+            tau = self._tau(report.t) if callable(self._tau) else self._tau
+        return report.t + float(tau)
 
     def put(self, row: Row) -> None:
         """Not used: a prediction is not a row of a record."""

@@ -47,7 +47,7 @@ class ReportStack(NamedTuple):
     """Reports of consecutive steps, stacked along time.
 
     Attributes:
-        t: Time at which each sample was taken.
+        t: Time before each step.
         y: The outputs, each leaf with time as its first axis.
         loss: The losses, any number where a sample has no target; `None` where none has.
         known: Whether each sample has a target; `None` where all have one, or none has.
@@ -83,7 +83,7 @@ class BlockReport(StepReport):
 
     @property
     def t(self) -> float:  # type: ignore[override]
-        """Time at which the sample was taken."""
+        """Time before the step."""
         return self._block.plan.times[self._index]
 
     @property
@@ -106,6 +106,11 @@ class BlockReport(StepReport):
     @property
     def skipped(self) -> bool:  # type: ignore[override]
         """Never: steps that are not finite are taken one by one."""
+        return False
+
+    @property
+    def late(self) -> bool:  # type: ignore[override]
+        """Never: labels are taken one by one."""
         return False
 
     @property

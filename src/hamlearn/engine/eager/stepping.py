@@ -79,7 +79,7 @@ class EagerEngine:
         if isinstance(item, Label):
             waited = self._sample_of(item)
             if waited is None:
-                return StepReport(state.t, None, None, None)
+                return StepReport(state.t, None, None, None, late=True)
         before = self._before()
         try:
             try:
@@ -105,8 +105,9 @@ class EagerEngine:
             # Now, since a learned h0 is one of the weights that have just moved.
             self.state = self.state._replace(carry=parts.restarted(self.state.carry, now.sample.u))
         t, y, coupling = (now.t, outcome.y, outcome.coupling) if waited is None else (state.t, waited.y, None)
+        phi, late = now.rates.phi, waited is not None
         return StepReport(
-            t, y, outcome.loss, now.sample, phi=now.rates.phi, coupling=coupling, skipped=change.skipped
+            t, y, outcome.loss, now.sample, phi=phi, coupling=coupling, skipped=change.skipped, late=late
         )
 
     def _before(self) -> Before:
