@@ -9,7 +9,9 @@ import torchmetrics
 from river import metrics
 from torch.nn import functional
 
-from hamlearn.evaluate import Scores
+import hamlearn as hl
+from hamlearn import streams
+from hamlearn.evaluate import Scores, evaluate
 
 
 def test_the_last_value_and_the_mean_are_scored_beside_a_learner_of_numbers():
@@ -69,3 +71,49 @@ def test_without_metrics_the_usual_one_of_the_loss_is_scored():
     scores.update(torch.tensor([[0.7]]), torch.tensor([[1.0]]))
     assert scores.summary()["scores"] == {"Accuracy": 1.0}
     assert Scores(loss=lambda y, target: y.sum()).summary()["scores"] == {}
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("by", [0, 3, 90])
+def test_of_late_labels_the_baselines_know_what_had_come_when_the_sample_was_predicted(by, engine):
+    values = torch.randn(300, generator=torch.Generator().manual_seed(0)).cumsum(0)
+    data = [hl.Sample(torch.zeros(1), value[None]) for value in values]
+    learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), functional.mse_loss)
+    *_, last = evaluate(learner, streams.delayed(data, by), metrics.MAE(), engine=engine)
+    found, late = last.baselines, by + 1
+    # The label of sample k has come when sample k + by + 1 is predicted.
+    assert found["last value"]["MAE"] == pytest.approx(
+        (values[late:] - values[:-late]).abs().mean().item(), rel=1e-4
+    )
+    means = values.cumsum(0)[:-late] / torch.arange(1, 301 - late)
+    assert found["mean"]["MAE"] == pytest.approx((values[late:] - means).abs().mean().item(), rel=1e-4)
+
+
+def test_classes_and_targets_that_come_at_once_count_among_late_labels_and_a_checkpoint_keeps_what_was_known():
+    def scored(cut):
+        scores = Scores(metrics.Accuracy(), loss=functional.cross_entropy)
+        y = torch.zeros(1, 2)
+        events = [
+            (y, 0, None),
+            "a",
+            (y, 1, None),
+            "b",
+            (y, 1, None),
+            (y, 0, "a"),
+            (y, 1, "b"),
+            (y, 0, "never seen"),
+        ]
+        for k, event in enumerate(events):
+            if k == cut:
+                state = scores.state_dict()
+                scores = Scores(metrics.Accuracy(), loss=functional.cross_entropy)
+                scores.load_state_dict(state)
+            if isinstance(event, str):
+                scores.predicted(event)
+            else:
+                scores.update(event[0], torch.tensor([event[1]]), event[2])
+        return scores.summary()["baselines"]
+
+    # Pairs of the last class and the target: (0, 1), (1, 1), (0, 0) of "a" and (1, 1) of "b".
+    for cut in range(9):
+        assert scored(cut)["last class"] == {"Accuracy": 0.75}

@@ -34,6 +34,7 @@ def evaluate(
     What they leave open raises an error that says what to pass as `prepare`.
 
     Baselines are scored on the same samples: the last value and the mean, or the last class and the majority.
+    For a target that comes later, they are those of the targets that had come when its sample was predicted.
 
     Args:
         learner: An `hl.Learner`, or anything with `predict(u)` and `step(sample)`. The output of an `hl.Learner`'s
@@ -78,7 +79,7 @@ def evaluate(
     if engine not in ("eager", "compiled"):
         raise ConfigError(f'engine={engine!r} is not known. Give "eager" or "compiled".')
     given = metrics[0] if len(metrics) == 1 else metrics or None
-    scores = Scores(given, window, prepare, getattr(learner, "loss", None))
+    scores = Scores(given, window, prepare, getattr(learner, "loss", None), getattr(learner, "late", 0))
     if not isinstance(learner, Learner):
         if resume or engine == "compiled":
             what = "resume=True" if resume else 'engine="compiled"'

@@ -78,8 +78,11 @@ def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[E
     for k, report in enumerate(reports, first):
         # A label whose sample is not known any more has no sample, and thus no target here.
         y, target = in_unit(report.y, report.sample)
-        if target is not None and not report.skipped:
-            scores.update(y, target)
+        if report.sample is not None and not report.skipped:
+            if target is not None:
+                scores.update(y, target, report.sample.id if report.late else None)
+            elif report.sample.id is not None:
+                scores.predicted(report.sample.id)
         yield Evaluation(k, report.sample, y, target, report, scores)
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.evaluate import saved
-from hamlearn.evaluate.baselines import Baselines
+from hamlearn.evaluate.baselines import Baselines, Event
 from hamlearn.evaluate.meters import Item, Kind, Meter, TorchMeter, meter
 from hamlearn.evaluate.views import View, outputs_of
+from hamlearn.sample import Id
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(y, target) to the pair (prediction, truth) that the metrics are given."""
@@ -35,6 +36,7 @@ class Scores(saved.Saved):
         window: Also score the last so many samples.
         prepare: As in `evaluate`.
         loss: The loss of the learner, which tells what its outputs are.
+        late: How many samples may wait for their labels, of which the baselines remember what they knew.
 
     Attributes:
         metrics: The names of the metrics.
@@ -51,7 +53,12 @@ class Scores(saved.Saved):
     _state = ("metrics", "window", "_groups")
 
     def __init__(
-        self, metrics: Any = None, window: int | None = None, prepare: Prepare | None = None, loss: Any = None
+        self,
+        metrics: Any = None,
+        window: int | None = None,
+        prepare: Prepare | None = None,
+        loss: Any = None,
+        late: int = 1000,
     ) -> None:
         if window is not None and (isinstance(window, bool) or not isinstance(window, Integral) or window < 1):
             raise ConfigError(f"window={window!r} must be a whole number of samples, at least 1, or None.")
@@ -65,12 +72,26 @@ class Scores(saved.Saved):
             if prepare is not None and isinstance(one, TorchMeter):
                 one.kind = "given"
             kinds.setdefault(one.kind, []).append(one)
-        self._groups = [Group(kind, meters, window) for kind, meters in kinds.items()]
+        self._groups = [Group(kind, meters, window, late) for kind, meters in kinds.items()]
         self._waiting: list[tuple[Any, Any]] = []
+        self._events: list[Event] = []
         self._read: dict[bool, Table] = {}
 
-    def update(self, y: Any, target: Any) -> None:
-        """Count one prediction, or the batch of them that one report has."""
+    def predicted(self, id: Id) -> None:
+        """Take note that a sample was predicted whose label comes later: the baselines know no more than that."""
+        if self._groups:
+            self._events.append((id, 0))
+            if len(self._events) >= TOGETHER:
+                self.count()
+
+    def update(self, y: Any, target: Any, id: Id | None = None) -> None:
+        """Count one prediction, or the batch of them that one report has.
+
+        Args:
+            y: The prediction.
+            target: The target.
+            id: Of the sample, if its target came later.
+        """
         if not self._groups:
             return
         if self._prepare is not None:
@@ -78,6 +99,8 @@ class Scores(saved.Saved):
         elif isinstance(target, Tensor):
             # A source may use its memory again before this is counted.
             target = target.clone()
+        whole = self._prepare is not None or not isinstance(y, Tensor) or y.dim() < 2
+        self._events.append((id, 1 if whole else len(y)))
         self._waiting.append((y, target))
         self._read.clear()
         if len(self._waiting) >= TOGETHER:
@@ -86,8 +109,9 @@ class Scores(saved.Saved):
     def count(self) -> None:
         """Count what waits."""
         waiting, self._waiting = self._waiting, []
-        for group in self._groups if waiting else ():
-            group.take(self._items(group.kind, waiting))
+        events, self._events = self._events, []
+        for group in self._groups if events else ():
+            group.take(self._items(group.kind, waiting) if waiting else [], events)
 
     def _items(self, kind: Kind, waiting: list[tuple[Any, Any]]) -> list[Item]:
         """Predictions as the metrics take them: together, where that does not change a number."""
@@ -185,19 +209,21 @@ class Group(saved.Saved):
         kind: What they take.
         meters: The metrics.
         window: How many samples the window has; `None`: there is none.
+        late: How many samples may wait for their labels.
     """
 
     _state = ("columns", "_baselines")
 
-    def __init__(self, kind: Kind, meters: list[Meter], window: int | None) -> None:
-        self.kind, self._baselines = kind, Baselines(kind)
+    def __init__(self, kind: Kind, meters: list[Meter], window: int | None, late: int) -> None:
+        self.kind, self._baselines = kind, Baselines(kind, late)
         self.columns = {"": Column(meters, window)}
         self.columns |= {name: Column([one.blank() for one in meters], window) for name in self._baselines.names}
 
-    def take(self, items: list[Item]) -> None:
+    def take(self, items: list[Item], events: list[Event]) -> None:
         """Count samples, and what the baselines would have predicted for them."""
-        for name, column in ({"": items} | self._baselines.guess(items)).items():
-            self.columns[name].take(column)
+        for name, column in ({"": items} | self._baselines.guess(items, events)).items():
+            if column:
+                self.columns[name].take(column)
 
 
 class Column(saved.Saved):

@@ -77,7 +77,7 @@ def _scores(config: Config) -> Scores:
     settings, loss = config["records"], config["loss"]["kind"]
     names = settings["metrics"]
     metrics = {name: _metric(name, loss) for name in names} if names is not None else None
-    scores = Scores(metrics, settings["metric_window"], loss=LOSSES[loss])
+    scores = Scores(metrics, settings["metric_window"], loss=LOSSES[loss], late=config["learner"]["late"])
     scores.require_resumable()
     return scores
 
