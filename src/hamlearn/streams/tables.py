@@ -60,9 +60,10 @@ def csv(
         time: The column of time stamps: numbers, or datetimes in ISO format or in `time_format`. Each
             sample then carries the true time since the last one that was yielded.
         classes: Names of the classes of the target column, in order; or how many may be found on the way, which
-            then are in the order in which they came. A word that says that a cell is missing (NA, null, none, ?)
-            is a class where it is named here; it is not found on the way, but counts as missing, which is logged
-            once.
+            then are in the order in which they came. List two classes, the positive one last, for a metric that
+            has a positive class, such as F1 or Recall: it counts class 1. A word that says that a cell is missing
+            (NA, null, none, ?) is a class where it is named here; it is not found on the way, but counts as
+            missing, which is logged once.
         missing: What a missing input cell (empty, NA, NaN, null, none, ?) gets: `"raise"` an error, `"skip"`
             the row, `"hold"` the column's last value (rows before the first value are skipped), the `"mean"`
             of all before (0 at first), `"indicate"` (the mean, and a further entry that is 1 where the cell is
@@ -73,7 +74,7 @@ def csv(
         time_format: As in `datetime.strptime`.
         unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
             median of the first 32 gaps, which is logged, and kept with the stream's state.
-        delimiter: Between cells: `";"` where commas are decimal signs, `"\t"` for tabs.
+        delimiter: Between cells: for example `";"`, or `"\t"` for tabs. Decimal signs must be points.
         encoding: Of the file; `None` is what its byte-order mark says, and UTF-8 where it has none.
         dtype: Of inputs and numeric targets; `None` is torch's default.
         categories: Input columns of categories, which become one entry a category, 1 for the present one. For each

@@ -70,11 +70,13 @@ class Records:
     Args:
         every: Samples from one row of the record to the next.
         windows: Samples that a row sums up, instead of `every`.
-        metrics: Of River, scored before each sample is learned; if left out, `MAE` or `Accuracy`, by the loss.
+        metrics: Of River, scored before each sample is learned; if left out, `MAE` or `Accuracy`, by the loss. F1,
+            Recall and others that have a positive class count class 1: the second in `stream.classes`.
         metric_window: Samples of a second score, over the newest alone.
         predictions: Format of the table of all predictions.
         tensorboard: Whether to write for TensorBoard too.
-        report: Whether to write an HTML page at the end.
+        report: Whether to write an HTML page at the end. It shows the rows of the record: a run of fewer than
+            `every` samples has none, and no page.
     """
 
     every: Count = 50
