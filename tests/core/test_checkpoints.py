@@ -376,7 +376,7 @@ def test_inputs_and_targets_that_wait_for_an_echo_come_back_exactly_as_they_were
     learner.step(hl.Sample(u, target, tau=0.5))
     learner.save(tmp_path / "checkpoint")
     again.load(tmp_path / "checkpoint")
-    (token,) = again._eager.parts.order.tokens
+    (token,) = again._eager.state.carry.memory.tokens()
     for was, now in ((u, token.sample.u), (target, token.sample.target)):
         (leaves, spec), (found, same) = _pytree.tree_flatten(was), _pytree.tree_flatten(now)
         assert spec == same

@@ -223,7 +223,7 @@ def _taken(
         vars(ticker.rule).update(beside)
         held.reader.load_state_dict(about["reader"])
 
-    return lambda: take_up([Loading(values, lambda: swap, random)])
+    return lambda: take_up([Loading(values, swap, random)])
 
 
 def _slots(system: LocalSystem, left: Tensors) -> list[Omega]:

@@ -78,9 +78,7 @@ class BaseLearner(SavableLearner):
             return runner.reports(stream, max_steps, resume, chunk)
         return self._reader.reports(self.step, stream, max_steps, resume, self._waits)
 
-    def _settle(self, *, hand_over: bool = False) -> None:
-        """Be where the last report says if an engine has run ahead, and have all that it holds if asked to."""
+    def _settle(self) -> None:
+        """Be where the last report says if an engine has run ahead."""
         if self._blocks is not None:
             self._blocks.settle()
-            if hand_over:
-                self._blocks.hand_over()

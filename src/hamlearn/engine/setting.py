@@ -149,7 +149,7 @@ def with_costates(carry: Carry, system: System, h: Any, z: Any, omega: Mapping[s
             shape = tuple(kept[name].shape)
             raise ConfigError(f"omega of {name!r} has shape {tuple(value.shape)}, the weight has {shape}")
         kept[name] = value.detach().to(kept[name]).clone()
-    return Carry(start, costates, list(kept.values()), spec, carry.v, carry.E)
+    return Carry(start, costates, list(kept.values()), spec, carry.v, carry.E, carry.memory)
 
 
 def require_gradients() -> None:

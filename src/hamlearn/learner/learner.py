@@ -41,7 +41,7 @@ from hamlearn.state.carry import Carry
 from hamlearn.state.identity import identity
 from hamlearn.state.labels import Labels, waiting_of, waiting_tree
 from hamlearn.state.packing import pack, pack_spec, unpack, unpack_spec
-from hamlearn.state.saving import Swap, random_state, take_up
+from hamlearn.state.saving import random_state, take_up
 from hamlearn.state.tensors import Tensors
 
 
@@ -208,8 +208,9 @@ class Learner(BaseLearner):
     @property
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
-        self._settle(hand_over=True)
-        return self._eager.parts.order.stored()
+        self._settle()
+        memory = self._eager.state.carry.memory
+        return 0 if memory is None else len(memory)
 
     def step(self, sample: Sample | Label) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was.
@@ -221,7 +222,7 @@ class Learner(BaseLearner):
         if not isinstance(sample, (Sample, Label)):
             raise no_sample(sample)
         if self._blocks is not None:
-            self._settle(hand_over=True)
+            self._settle()
         if torch.is_inference_mode_enabled():
             require_gradients()
         return self._eager.take(sample)
@@ -320,7 +321,7 @@ class Learner(BaseLearner):
         return self._blocks
 
     def _waits(self) -> int:
-        return self._eager.parts.order.pending()
+        return self._eager.parts.order.pending(self._eager.state.carry.memory)
 
     def predict(self, u: Any, tau: float | None = None) -> Any:
         """The output for `u` at the present state and weights. Nothing moves, no random number is drawn.
@@ -335,8 +336,6 @@ class Learner(BaseLearner):
     def reset(self) -> None:
         """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
         self._settle()
-        if self._blocks is not None:
-            self._blocks.forget()
         self._eager.reset()
 
     def set_state(self, h: Any = None, z: Any = None, omega: Mapping[str, Tensor] | None = None) -> None:
@@ -358,13 +357,12 @@ class Learner(BaseLearner):
             >>> learner.state.z
             tensor([[1., 1., 1.]])
         """
-        self._settle(hand_over=True)
+        self._settle()
         parts, state = self._eager.parts, self._eager.state
         carry = with_costates(state.carry, parts.system, h, z, omega or {})
         moved = h is not None or z is not None
         if moved:
-            carry.E = parts.order.first(carry.h, carry.spec)
-            parts.order.forget()
+            carry.E, carry.memory = parts.order.first(carry.h, carry.spec), None
         self._eager.state = state._replace(carry=carry, fresh=state.fresh and not moved)
 
     def _root(self) -> nn.Module:
@@ -389,7 +387,7 @@ class Learner(BaseLearner):
             tensors |= {f"{part}/{name}": x for name, x in zip(names, getattr(carry, part), strict=False)}
         for part in ("h", "z", "E"):
             tensors |= {f"{part}/{index}": leaf for index, leaf in enumerate(getattr(carry, part))}
-        memory, tokens = pack(parts.order.memory(), "memory/")
+        memory, tokens = pack(parts.order.memory_tree(carry.memory), "memory/")
         waiting, labels = pack(waiting_tree(now.waiting), "waiting/")
         return tensors | memory | waiting, {
             "t": now.t,
@@ -400,26 +398,17 @@ class Learner(BaseLearner):
             "waiting": labels,
         }
 
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
-        """Stored tokens are run again at the new weights, in which their graphs end."""
-        eager, blocks, parts = self._eager, self._blocks, self._eager.parts
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], None]:
+        eager, parts = self._eager, self._eager.parts
         about = LearnerHeader(**{key: header[key] for key in LearnerHeader.model_fields})
         carry, device = self._loaded_carry(left, about), parts.system.theta[0].device
-        memory = unpack(about.memory, left, "memory/", device)
+        carry.memory = parts.order.memory_of(unpack(about.memory, left, "memory/", device))
         waiting = waiting_of(unpack(about.waiting, left, "waiting/", device), eager.state.waiting.most)
 
-        def build() -> Swap:
-            put_memory = parts.order.with_memory(memory, carry.spec)
+        def swap() -> None:
+            eager.state = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
 
-            def swap() -> None:
-                eager.state = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
-                put_memory()
-                if blocks is not None:
-                    blocks.forget()
-
-            return swap
-
-        return build
+        return swap
 
     def _loaded_carry(self, left: Tensors, about: LearnerHeader) -> Carry:
         parts = self._eager.parts
@@ -462,7 +451,7 @@ class Learner(BaseLearner):
 
 def eager_of(learner: Learner) -> EagerEngine:
     """What a learner steps by, for those who let many learners step together; it is where its last report says."""
-    learner._settle(hand_over=True)
+    learner._settle()
     return learner._eager
 
 

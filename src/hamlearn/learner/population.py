@@ -258,7 +258,7 @@ class Population(Savable):
         def swap() -> None:
             reader.load_state_dict(header["reader"])
 
-        return [*loadings, Loading([], lambda: swap, random)]
+        return [*loadings, Loading([], swap, random)]
 
 
 def seeded(learner_factory: Callable[[Hyper], Learner], setting: Hyper, seed: int) -> Learner:

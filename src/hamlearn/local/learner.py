@@ -28,7 +28,6 @@ from hamlearn.rules.local.unaligned import Unaligned
 from hamlearn.rules.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
 from hamlearn.state.packing import pack, unpack
-from hamlearn.state.saving import Swap
 from hamlearn.state.tensors import Tensors
 from hamlearn.streams.reader import Reader
 
@@ -105,7 +104,7 @@ class LocalLearner(Settings, BaseLearner):
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle(hand_over=True)
+        self._settle()
         return vars(self) | {"_blocks": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -124,7 +123,7 @@ class LocalLearner(Settings, BaseLearner):
     @property
     def state(self) -> State:
         """Time, h and z by node, and ω by parameter name. Aligned, each node's are those of its own sample."""
-        self._settle(hand_over=True)
+        self._settle()
         now = self._ticker
         h, z = self._rule.by_node(now.carry)
         return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
@@ -159,13 +158,13 @@ class LocalLearner(Settings, BaseLearner):
         if not isinstance(sample, Sample):
             raise no_sample(sample)
         require_gradients()
-        self._settle(hand_over=True)
+        self._settle()
         report = self._ticker.show(sample, self._hold * self._rule.ticks, self._reader)
         return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
-        self._settle(hand_over=True)
+        self._settle()
         reports = []
         while isinstance(self._rule, Aligned) and self._rule.in_flight(self._ticker.carry):
             report = self._ticker.show(None, 1)
@@ -252,7 +251,7 @@ class LocalLearner(Settings, BaseLearner):
 
     def reset(self) -> None:
         """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
-        self._settle(hand_over=True)
+        self._settle()
         self._ticker.drop()
 
     def _root(self) -> nn.Module:
@@ -278,7 +277,7 @@ class LocalLearner(Settings, BaseLearner):
         held, carry = pack(self._rule.saved(ticker.carry), "carry/")
         return tensors | held, {"t": ticker.t, "updates": ticker.updates, "carry": carry}
 
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], None]:
         ticker, system = self._ticker, self._system
         forms, device = system.forms(), system.theta[0].device
         moved = {
@@ -288,10 +287,10 @@ class LocalLearner(Settings, BaseLearner):
         }
         with ticker.computing():
             moved["carry"] = self._rule.loaded(unpack(header["carry"], left, "carry/", device))
-        return lambda: lambda: vars(ticker).update(moved)
+        return lambda: vars(ticker).update(moved)
 
 
 def settled(learner: LocalLearner) -> tuple[Ticker, Reader]:
     """All that a local learner holds, its place in the stream included, with nothing left to an engine."""
-    learner._settle(hand_over=True)
+    learner._settle()
     return learner._ticker, learner._reader

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hamlearn._base import trees
+from hamlearn._base.replay import devices_of, drawing, generators, same_generators
 from hamlearn._base.scale import add_, scaled, seed
+from hamlearn._base.slots import Slots
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates
@@ -21,10 +23,100 @@ from hamlearn.rules.system import Instant, Order, Outcome, System
 from hamlearn.rules.transition import as_state, end_points, first_state, next_state, rate
 from hamlearn.sample import Sample, reported
 from hamlearn.state.carry import Carry
-from hamlearn.state.tokens import Rerun, Token, token_of, token_tree
+from hamlearn.state.packing import sample_tree
+from hamlearn.streams.blocks import Block, copied
 
 _DRIFT = 1e-2
 """How far from h0 a rebuilt first state may be, relative to its size."""
+
+
+@dataclass(slots=True)
+class Token:
+    """One token with the state it met, and the graph from that state to the next one and to the loss.
+
+    Attributes:
+        sample: Input and target, copies of those of the stream.
+        rates: Rates of its step.
+        h: State that it met.
+        h_next: State that it led to; empty if the token has no graph yet, as one from a checkpoint.
+        loss: L(y, target), if there was a target.
+        y: Output.
+        fresh: Whether it began its sequence.
+        random: Generators as it met them, if it drew from them.
+        buffers: Buffers of the network as it met them.
+        running: The running cost, if there is one.
+    """
+
+    sample: Sample
+    rates: Rates
+    h: list[Tensor]
+    h_next: list[Tensor]
+    loss: Tensor | None
+    y: Any
+    fresh: bool
+    random: list[Tensor] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+    running: Tensor | None = None
+
+    @property
+    def gain(self) -> float:
+        """τφ, with the nominal τ on the clock of events."""
+        return self.rates.stride * self.rates.phi
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive tokens as rows of tensors, as the compiled engine takes them; never written to.
+
+    Attributes:
+        rows: `"h"`, the states that they met; `"u"`; `"target"`, empty if no token of the stretch has one;
+            `"rates"`, τ, stride, η, η_z, φ and t, where φ is 0 if a token has no target; and `"fresh"`, whether a
+            token began its sequence.
+        block: The samples, with structures.
+        spec: Structure of the state.
+    """
+
+    rows: dict[str, list[Tensor]]
+    block: Block
+    spec: trees.Spec
+
+    def last(self, count: int) -> Stretch:
+        """The last tokens."""
+        start = max(self.block.count - count, 0)
+        rows = {name: [row[start:] for row in group] for name, group in self.rows.items()}
+        return Stretch(rows, self.block.part(start, self.block.count), self.spec)
+
+    def tokens(self) -> list[Token]:
+        """The tokens one by one, without graphs."""
+        rates, (fresh,) = torch.stack(self.rows["rates"], 1).tolist(), self.rows["fresh"]
+        found = []
+        for k in range(self.block.count):
+            h = [leaf[k].clone() for leaf in self.rows["h"]]
+            own = Rates._make([*rates[k][:5], -1, rates[k][5]])
+            found.append(Token(self.block.sample(k), own, h, [], None, None, bool(fresh[k])))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Tokens that wait for their echo, as a value: one by one, or as stretches that the compiled engine took.
+
+    Attributes:
+        single: Tokens one by one, the oldest first.
+        since: How many tokens have come since the last echo.
+        stretches: Tokens as rows; there are none if there are single ones.
+    """
+
+    single: tuple[Token, ...] = ()
+    since: int = 0
+    stretches: tuple[Stretch, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.single) + sum(stretch.block.count for stretch in self.stretches)
+
+    def tokens(self) -> list[Token]:
+        """All of them one by one."""
+        return [*self.single, *(token for stretch in self.stretches for token in stretch.tokens())]
 
 
 class Echoed(Order):
@@ -36,8 +128,6 @@ class Echoed(Order):
     truncation reaches back beyond the last move of the weights, and after a checkpoint was loaded.
     """
 
-    remembers = True
-
     def __init__(self, system: System, credit: Echo) -> None:
         super().__init__(system, credit)
         if system.velocity.adaptive is not None and credit.dissipate == "token":
@@ -47,27 +137,25 @@ class Echoed(Order):
             )
         self.rebuilds = credit.memory == "reversible"
         self.joined = credit.truncate is None and credit.dissipate == "sequence" and not self.rebuilds
-        self.tokens: deque[Token] = deque(maxlen=credit.truncate)
-        self.since = 0
-        self._proposed: tuple[Token | None, int] = None, 0
-        self.again = Rerun(system.slots)
+        self.again = _Again(system.slots)
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """The next token's state and output; at the end of the sequence also the new ω."""
-        due = now.sample.boundary or self.since + 1 == self.credit.every
+        memory = self._with_graphs(carry)
+        due = now.sample.boundary or memory.since + 1 == self.credit.every
         # Tokens outlive their step, and the user may use the memory of the sample again.
-        sample = _copied(now.sample)
-        h = self._state_met(carry, sample, now.fresh)
-        before = self.tokens[-1] if self.tokens else None
+        sample = copied(now.sample)
+        before = memory.single[-1] if memory.single else None
+        if self.joined and before is not None:
+            h = before.h_next
+        else:
+            h = self._first_state(sample, carry.spec) if now.fresh else carry.h
         token, spec = self._replayable(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
-        kept = replace(token, h=[], h_next=[], loss=None, y=None, running=None) if self.rebuilds else token
-        self._proposed = kept, self.since
         omega, v, learned = carry.omega, carry.v, False
         if due:
-            tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
+            tokens = [*memory.single, token][-(self.credit.truncate or 0) :]
             learned = any(token.sample.target is not None for token in tokens)
-            decay = self.decay(now.t, now.rates)
-            omega, v = self._echo(tokens, carry, spec, decay, now.rates, learned=learned)
+            omega, v = self._echo(tokens, memory.since, carry, spec, now, learned=learned)
         return Outcome(
             [leaf.detach() for leaf in token.h_next],
             carry.z,
@@ -80,40 +168,64 @@ class Echoed(Order):
             moves=due,
             learned=learned,
             v=v,
+            memory=self._kept(memory, token, sample.boundary, due),
         )
 
-    def accept(self) -> None:
-        """Keep the proposed token; after an echo, keep only what a longer truncation reaches back to."""
-        token, since = self._proposed
-        assert token is not None
-        echoed = since + 1 == self.credit.every
-        if token.sample.boundary or (echoed and self.credit.truncate is None):
-            self.tokens.clear()
-        elif not self.tokens or self.tokens[-1] is not token:
-            self.tokens.append(token)
-        self.since = 0 if token.sample.boundary or echoed else since + 1
+    def _kept(self, memory: Memory, token: Token, ends: bool, due: bool) -> Memory:
+        """What waits after a token; after an echo, only what a longer truncation reaches back to."""
+        if ends or (due and self.credit.truncate is None):
+            return Memory()
+        if self.rebuilds:
+            token = replace(token, h=[], h_next=[], loss=None, y=None, running=None)
+        single = (*memory.single, token)[-(self.credit.truncate or 0) :]
+        return Memory(single, 0 if due else memory.since + 1)
 
-    def forget(self) -> None:
-        """Drop all tokens."""
-        self.tokens.clear()
-        self.since = 0
+    def pending(self, memory: Memory | None) -> int:
+        """How many tokens wait for their boundary; none if echoes come at a fixed interval too."""
+        return 0 if memory is None or self.credit.every is not None else len(memory)
 
-    def stored(self) -> int:
-        """How many tokens are kept, each with its state."""
-        return len(self.tokens)
-
-    def pending(self) -> int:
-        """How many tokens wait for their boundary; none where echoes come at a fixed interval too."""
-        return 0 if self.credit.every is not None else len(self.tokens)
-
-    def memory(self) -> dict[str, Any]:
-        """Stored tokens: inputs, targets, and the states they met if those are not found by running them."""
-        count = len(self.tokens)
+    def memory_tree(self, memory: Memory | None) -> Any:
+        """Stored tokens: inputs, targets, and the states that they met; their graphs are left out."""
+        memory = memory or Memory()
+        kept = ("h", "fresh", "random", "buffers")
         tokens = [
-            token_tree(token if self._met(index, token, count, self.since) == "met" else replace(token, h=[]))
-            for index, token in enumerate(self.tokens)
+            {"sample": sample_tree(token.sample), "rates": tuple(token.rates)}
+            | {name: getattr(token, name) for name in kept}
+            for token in memory.tokens()
         ]
-        return {"tokens": tokens, "since": self.since}
+        return {"tokens": tokens, "since": memory.since}
+
+    def memory_of(self, tree: Any) -> Memory:
+        """The memory that `memory_tree` wrote down; its tokens are run again when the next one comes."""
+        tokens = tuple(
+            Token(
+                Sample(**each["sample"]),
+                Rates(*each["rates"]),
+                each["h"],
+                [],
+                None,
+                None,
+                each["fresh"],
+                [state.cpu() for state in each["random"]],
+                each["buffers"],
+            )
+            for each in tree["tokens"]
+        )
+        return Memory(tokens, tree["since"])
+
+    def _with_graphs(self, carry: Carry) -> Memory:
+        """The memory of a carry, with the graphs of its tokens: they are run again if they have none."""
+        memory = carry.memory or Memory()
+        if self.rebuilds or not len(memory) or (memory.single and memory.single[-1].h_next):
+            return memory
+        tokens, taken = memory.tokens(), list[Token]()
+        for index, token in enumerate(tokens):
+            before = taken[-1] if taken else None
+            met = self._met(index, token, len(tokens), memory.since)
+            h = self._first_state(token.sample, carry.spec) if met == "h0" else token.h
+            h = before.h_next if met == "before" and before is not None else h
+            taken.append(self._run_again(token, h, before, carry.spec))
+        return Memory(tuple(taken), memory.since)
 
     def _met(self, index: int, token: Token, count: int, since: int) -> str:
         """From what token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""
@@ -121,36 +233,6 @@ class Echoed(Order):
             return "before"
         # From before the last echo, whatever it met: the weights have moved since, and a learned h0 with them.
         return "h0" if token.fresh and index >= count - since else "met"
-
-    def with_memory(self, tree: dict[str, Any], spec: trees.Spec) -> Callable[[], None]:
-        """The stored tokens, run again to have their graphs."""
-        taken = self._run_stored([token_of(each) for each in tree["tokens"]], tree["since"], spec)
-
-        def put() -> None:
-            self.tokens, self.since = taken, tree["since"]
-
-        return put
-
-    def take_back(self, tokens: Sequence[Token], since: int, spec: trees.Spec) -> None:
-        """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
-        self.tokens, self.since = self._run_stored(tokens, since, spec), since
-
-    def _run_stored(self, tokens: Sequence[Token], since: int, spec: trees.Spec) -> deque[Token]:
-        taken: deque[Token] = deque(maxlen=self.credit.truncate)
-        for index, token in enumerate(tokens):
-            before = taken[-1] if taken else None
-            if not self.rebuilds:
-                met = self._met(index, token, len(tokens), since)
-                h = self._first_state(token.sample, spec) if met == "h0" else token.h
-                h = before.h_next if met == "before" and before is not None else h
-                token = self._run_again(token, h, before, spec)
-            taken.append(token)
-        return taken
-
-    def _state_met(self, carry: Carry, sample: Sample, fresh: bool) -> list[Tensor]:
-        if self.joined and self.tokens:
-            return self.tokens[-1].h_next
-        return self._first_state(sample, carry.spec) if fresh else carry.h
 
     def _first_state(self, sample: Sample, spec: trees.Spec) -> list[Tensor]:
         """h0, which is part of the graph of the first token where it is learned."""
@@ -204,12 +286,12 @@ class Echoed(Order):
             rerun, _ = self._replayable(token.sample, token.rates, h, before, spec, fresh=token.fresh)
         return rerun
 
-    def _reversed(self, tokens: list[Token], spec: trees.Spec) -> Iterator[Token]:
+    def _reversed(self, tokens: list[Token], since: int, spec: trees.Spec) -> Iterator[Token]:
         """The tokens as they echo, each with a graph at the present weights and the state it met."""
         after = tokens[-1].h_next
         for age, token in enumerate(reversed(tokens)):
             # The weights have moved under the graphs of tokens from before the last echo.
-            stale = age > self.since
+            stale = age > since
             if not (self.rebuilds or stale):
                 yield token
                 continue
@@ -243,14 +325,15 @@ class Echoed(Order):
     def _echo(
         self,
         tokens: list[Token],
+        since: int,
         carry: Carry,
         spec: trees.Spec,
-        decay: float,
-        rates: Rates,
+        now: Instant,
         *,
         learned: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """ω⁺ and v⁺: one update a sequence, with the gain of the last token."""
+        rates, decay = now.rates, self.decay(now.t, now.rates)
         drive, theta, gain = self.system.drive, self.system.theta, rates.stride * rates.phi
         losses = [token.loss for token in tokens if token.loss is not None]
         gains = [token.gain for token in tokens if token.loss is not None]
@@ -259,7 +342,7 @@ class Echoed(Order):
             dL = vjp(losses, [None] * len(losses), theta, keep=True) if losses else None
             return drive.enter(carry.omega, carry.v, dL, theta, decay, gain)
         if self.credit.dissipate == "token":
-            omega = self._echo_by_token(self._reversed(tokens, spec), scaled(carry.omega, decay))
+            omega = self._echo_by_token(self._reversed(tokens, since, spec), scaled(carry.omega, decay))
             return drive.penalised(omega, theta, gain) if learned else omega, carry.v
         omega = drive.before(carry.omega, decay)
         if self.joined:
@@ -268,7 +351,7 @@ class Echoed(Order):
             seeds = [seed(root, one) for root, one in zip(roots, gains, strict=True)]
             add_(omega, vjp(roots, seeds, theta, keep=True), 1.0)
         else:
-            omega = self._echo_by_token(self._reversed(tokens, spec), omega)
+            omega = self._echo_by_token(self._reversed(tokens, since, spec), omega)
         return drive.gather(carry.omega, carry.v, omega, theta, decay, gain, learned=learned)
 
     def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor]) -> list[Tensor]:
@@ -311,6 +394,44 @@ def _require_way_back(rebuilt: list[Tensor], first: list[Tensor]) -> None:
             )
 
 
-def _copied(sample: Sample) -> Sample:
-    target = None if sample.target is None else trees.copied(sample.target)
-    return Sample(trees.copied(sample.u), target, sample.tau, sample.boundary, sample.id)
+class _Again:
+    """Lets a token be run again as it was run first, with no trace left in the network or the generators."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.devices = devices_of(slots.parameters.values())
+
+    def met(self) -> tuple[list[Tensor], list[Tensor]]:
+        """State of the generators, and copies of the buffers."""
+        return generators(self.devices), [buffer.clone() for buffer in self.slots.present()]
+
+    def drawn(self, before: list[Tensor]) -> list[Tensor]:
+        """`before` again if anything has been drawn since, else nothing."""
+        return [] if same_generators(before, generators(self.devices)) else before
+
+    @contextmanager
+    def on_copies(self, buffers: list[Tensor]) -> Iterator[None]:
+        """Within, the network works on copies of its buffers; afterwards its own have the values of the copies.
+
+        The graph of a token keeps the buffers that it was computed with, which the next token changes.
+        """
+        if not buffers:
+            yield
+            return
+        copies = [buffer.clone() for buffer in buffers]
+        with self.slots.exchanged(dict(zip(self.slots.buffers, copies, strict=True))):
+            yield
+            left = self.slots.present()
+        for own, new in zip(self.slots.present(), left, strict=True):
+            own.data.copy_(new.detach())
+
+    @contextmanager
+    def as_at(self, token: Token) -> Iterator[None]:
+        """Within, generators and buffers are as the token met them; afterwards, they are as they were before."""
+        held = [buffer.clone() for buffer in (token.buffers or self.slots.present())]
+        with self.slots.exchanged(dict(zip(self.slots.buffers, held, strict=True))):
+            if not token.random:
+                yield
+                return
+            with drawing(self.devices, token.random):
+                yield

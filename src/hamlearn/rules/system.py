@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -163,6 +162,7 @@ class Outcome:
         integration: How ω becomes the new one, if the engine is to do that.
         v: What an adaptive β follows from here on.
         E: New sensitivities.
+        memory: What else the order remembers from here on, a value that may hold anything.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -185,6 +185,7 @@ class Outcome:
     integration: Integration | None = None
     v: list[Tensor] = field(default_factory=list)
     E: list[Tensor] = field(default_factory=list)
+    memory: Any = None
 
     def complete(self) -> Outcome:
         """The same with the new ω, in memory of its own."""
@@ -247,8 +248,6 @@ class Order(ABC):
     """Whether a step reads the state that it meets."""
     reads_next: bool = True
     """Whether the output is read from the state after the step, as in sequential order."""
-    remembers: ClassVar[bool] = False
-    """Whether the order keeps a memory of its own from step to step, which `accept` adds to."""
 
     def __init__(self, system: System, credit: Credit = Cleared()) -> None:  # noqa: B008 (frozen)
         self.system = system
@@ -271,24 +270,14 @@ class Order(ABC):
         """The sensitivities of a state that a sequence begins with."""
         return []
 
-    def accept(self) -> None:
-        """Keep what the last proposal adds to the order's own memory, if it has one."""
-
-    def forget(self) -> None:
-        """Drop the order's own memory, if it has one."""
-
-    def stored(self) -> int:
-        """How many tokens the order's own memory holds."""
-        return 0
-
-    def pending(self) -> int:
+    def pending(self, memory: Any) -> int:
         """How many tokens wait for the end of their sequence before anything is learned from them."""
         return 0
 
-    def memory(self) -> Any:
-        """The order's own memory as a tree of tensors and numbers, if it has one."""
+    def memory_tree(self, memory: Any) -> Any:
+        """The memory of a carry as a tree of tensors and numbers, for checkpoints."""
         return None
 
-    def with_memory(self, tree: Any, spec: trees.Spec) -> Callable[[], None]:
-        """Build again what `memory` returned; calling the result puts it in place."""
-        return lambda: None
+    def memory_of(self, tree: Any) -> Any:
+        """The memory that `memory_tree` wrote down."""
+        return None

@@ -18,45 +18,30 @@ from hamlearn.state.identity import identity
 from hamlearn.state.tensors import Tensors
 from hamlearn.streams.reader import Reader
 
-Swap = Callable[[], None]
-"""Puts a new state in the place of the old one; it cannot fail."""
-
 
 class Loading(NamedTuple):
-    """What a state would change in a learner, read and compared with the learner before anything moves.
+    """What a state changes in a learner, read and compared with the learner before anything moves.
 
     Attributes:
         values: Weights and buffers, and what they are to become.
-        build: Makes the rest of the new state at the new weights, in which graphs of stored tokens end.
+        swap: Puts the rest of the new state in the place of the old one; it cannot fail.
         random: State of the random number generators.
     """
 
     values: Sequence[tuple[Tensor, Tensor]]
-    build: Callable[[], Swap]
+    swap: Callable[[], None]
     random: Mapping[str, Tensor]
 
 
 @torch.no_grad()
 def take_up(loadings: Sequence[Loading]) -> None:
-    """Change all of the learners, or none of them if one fails while its stored tokens are run again."""
-    # Through .data: graphs of stored tokens stay valid if all is put back.
-    values = [(tensor.data, new, tensor.detach().clone()) for one in loadings for tensor, new in one.values]
-    random = random_state()
+    """Change all of the learners."""
     with defer_sigint():
-        try:
-            for tensor, new, _ in values:
+        for loading in loadings:
+            for tensor, new in loading.values:
                 tensor.copy_(new)
-            with torch.enable_grad():
-                swaps = [one.build() for one in loadings]
-        except BaseException:
-            for tensor, _, old in values:
-                tensor.copy_(old)
-            restore_random_state(random)
-            raise
-        for swap in swaps:
-            swap()
-        for one in loadings:
-            restore_random_state(one.random)
+            loading.swap()
+            restore_random_state(loading.random)
 
 
 def random_state() -> dict[str, Tensor]:
@@ -159,7 +144,7 @@ class SavableLearner(Savable):
     _reader: Reader
 
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        self._settle(hand_over=True)
+        self._settle()
         try:
             own, header = self._own_state()
         except ValueError as error:
@@ -173,7 +158,7 @@ class SavableLearner(Savable):
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
     ) -> list[Loading]:
         """What a state would change, all of it compared with the learner."""
-        self._settle(hand_over=True)
+        self._settle()
         kind, equal = self._kind(), checkpoint.require_equal
         if "members" in header:
             raise CheckpointError(f"{source} is that of a population: load it into one")
@@ -187,18 +172,13 @@ class SavableLearner(Savable):
         values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
         values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
         random = {name: left.take(name) for name in left.names() if name.startswith("rng/")}
-        build_own = self._own_change(left, header)
+        swap_own = self._own_change(left, header)
 
-        def build() -> Swap:
-            swap_own = build_own()
+        def swap() -> None:
+            swap_own()
+            reader.load_state_dict(header["reader"])
 
-            def swap() -> None:
-                swap_own()
-                reader.load_state_dict(header["reader"])
-
-            return swap
-
-        return [Loading(values, build, random)]
+        return [Loading(values, swap, random)]
 
     def _note_saved(self, header: dict[str, Any]) -> None:
         self._reader.saved(header["reader"])
@@ -215,8 +195,8 @@ class SavableLearner(Savable):
         """τ, η, β, φ and s."""
 
     @abstractmethod
-    def _settle(self, *, hand_over: bool = False) -> None:
-        """Be where the last report says, with all that an engine holds."""
+    def _settle(self) -> None:
+        """Be where the last report says."""
 
     @abstractmethod
     def _root(self) -> nn.Module:
@@ -235,8 +215,8 @@ class SavableLearner(Savable):
         """
 
     @abstractmethod
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
-        """Read what `_own_state` returned; the result is called once the new weights are in place.
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], None]:
+        """Read what `_own_state` returned; the result puts it in place, and cannot fail.
 
         Raises:
             ValueError: If it does not fit this learner.

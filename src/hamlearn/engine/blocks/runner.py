@@ -103,12 +103,6 @@ class BlockRunner(ABC):
         """How many tokens wait for the end of their sequence; none if every sample is learned from at once."""
         return 0
 
-    def hand_over(self) -> None:
-        """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""
-
-    def forget(self) -> None:
-        """Drop what this runner keeps for itself."""
-
     def recompile(self) -> None:
         """Record the step again at the next block."""
         self.engine.steps.clear()

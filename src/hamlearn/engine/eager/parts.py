@@ -23,7 +23,7 @@ from hamlearn.state.labels import Waiting
 class LearnerState(NamedTuple):
     """All that moves from one sample to the next, replaced in one stroke and never written to.
 
-    Weights and buffers live in the network, stored tokens in the order, and the place in the stream in the reader.
+    Weights and buffers live in the network, and the place in the stream in the reader.
 
     Attributes:
         carry: h, z, ω, and what goes with them.

@@ -159,7 +159,7 @@ class EagerEngine:
             # A skipped sample that ends a sequence still ends it.
             after = self._restarted() if sample.boundary else state
             return Change(after, None, now, outcome, accepted=False, skipped=True)
-        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, outcome.v, outcome.E)
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, outcome.v, outcome.E, outcome.memory)
         updates, waiting = state.updates + (outcome.moves and outcome.learned), state.waiting
         if waits:
             begins = parts.stateful and self._begins_sequence()
@@ -202,8 +202,6 @@ class EagerEngine:
         if change.theta is not None:
             foreach_copy_(self.parts.system.theta, change.theta)
         self.state = change.after
-        if change.accepted and self.parts.order.remembers:
-            self.parts.order.accept()
         if progress is not None and taking is item:
             self.reader.progress = progress
 
@@ -285,7 +283,6 @@ class EagerEngine:
         self.state = self._restarted()
 
     def _restarted(self) -> LearnerState:
-        self.parts.order.forget()
         return self.state._replace(carry=self.state.carry.restarted([], None, []), fresh=True)
 
     def _require_label_later(self, sample: Sample) -> None:
@@ -330,7 +327,7 @@ class EagerEngine:
                 f"the state became {trees.describe(h)} while its costate z of {trees.describe(carry.z)} lives "
                 "on: keep the batch size, end the sequence with boundary=True, or use hl.Cleared()"
             )
-        return Carry(h, carry.z, carry.omega, spec, v=carry.v, E=carry.E)
+        return replace(carry, h=h, spec=spec)
 
     def _what_is_not_finite(self, sample: Sample, outcome: Outcome, theta: list[Tensor] | None) -> str:
         """The message of a step that is not finite: which values are not, and what to do about it."""

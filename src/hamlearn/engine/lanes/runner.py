@@ -174,8 +174,8 @@ class LaneRunner(BlockRunner):
     def pending(self) -> int:
         """How many tokens of each member wait for the end of their sequence."""
         resting = self.reader.aside
-        waiting = (parts.order.pending() for number, parts in enumerate(self.parts) if number not in resting)
-        return next(waiting, 0)
+        taking = [member for number, member in enumerate(self.members) if number not in resting]
+        return taking[0].parts.order.pending(taking[0].state.carry.memory) if taking else 0
 
     def _rehearsed(self, lane: int, sample: Sample) -> EagerReference:
         """The eager step of a member, from where its lane is."""

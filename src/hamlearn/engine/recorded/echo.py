@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,38 +16,10 @@ from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
 from hamlearn.engine.recorded.trace import RecordedStep, Specs, Stage, Variant, mark
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.index_checks import counted
-from hamlearn.rules.echo import Echoed
+from hamlearn.rules.echo import Echoed, Stretch
 from hamlearn.rules.transition import first_state
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
-
-
-@dataclass
-class Stretch:
-    """Consecutive tokens, with the states they met, one row each.
-
-    Attributes:
-        rows: `"h"`, the states that they met; `"u"`; `"target"`, empty where no token of the stretch has one;
-            `"rates"`, τ, stride, η, η_z and φ, where φ is 0 if a token has no target; and `"fresh"`, whether a
-            token began its sequence.
-        block: The samples, with structures.
-        h_spec: Structure of the state.
-    """
-
-    rows: Groups
-    block: Block
-    h_spec: trees.Spec
-
-    @property
-    def count(self) -> int:
-        """Number of tokens."""
-        return self.block.count
-
-    def last(self, count: int) -> Stretch:
-        """The last tokens."""
-        start = max(self.count - count, 0)
-        rows = {name: [row[start:] for row in group] for name, group in self.rows.items()}
-        return Stretch(rows, self.block.part(start, self.count), self.h_spec)
 
 
 class TokenForward(RecordedStep):
@@ -133,15 +105,15 @@ class EchoEngine(Recorder):
         loss, marks, running = (found[name][0] if found[name] else None for name in ("loss", "mark", "running"))
         return BlockResult(Carry(h, [], [], h_spec), found["y"], y_spec, loss, running, marks), stretch
 
-    def backward(self, stretches: list[Stretch], omega: list[Tensor]) -> list[Tensor]:
+    def backward(self, stretches: Sequence[Stretch], omega: list[Tensor]) -> list[Tensor]:
         """ω after the echo of all tokens of the stretches, the last one first."""
         joined = _joined(stretches)
         rows = _contiguous({name: [row.flip(0) for row in group] for name, group in joined.rows.items()})
         omega = [tensor.clone(memory_format=torch.contiguous_format) for tensor in omega]
         z, flow = ([torch.zeros_like(row[0]) for row in rows["h"]] for _ in "zf")
-        step = TokenBackward(_token_by_token(self.order), *self._form(rows, joined.block, joined.h_spec))
+        step = TokenBackward(_token_by_token(self.order), *self._form(rows, joined.block, joined.spec))
         inputs = LoopInputs({"omega": omega, "z": z, "flow": flow}, rows, self._constant())
-        self.loop(step, inputs, joined.count, ReferenceStep(lambda: None, self.order.system.network))
+        self.loop(step, inputs, joined.block.count, ReferenceStep(lambda: None, self.order.system.network))
         return omega
 
     def _constant(self) -> Groups:
@@ -163,29 +135,32 @@ def _token_by_token(order: Echoed) -> Echoed:
     return order
 
 
-def _joined(stretches: list[Stretch]) -> Stretch:
+def _joined(stretches: Sequence[Stretch]) -> Stretch:
     """Several stretches as one; tokens of a stretch without any target get arbitrary ones."""
     if len(stretches) == 1:
         return stretches[0]
-    like = next((s for s in stretches if s.rows["target"]), stretches[0])
-    for s in stretches:
-        if not s.rows["target"]:
-            s.rows["target"] = [row[:1].expand(s.count, *row.shape[1:]) for row in like.rows["target"]]
+    like = next((stretch for stretch in stretches if stretch.rows["target"]), stretches[0])
+    found: list[Groups] = []
+    for stretch in stretches:
+        target = stretch.rows["target"]
+        if not target:
+            target = [row[:1].expand(stretch.block.count, *row.shape[1:]) for row in like.rows["target"]]
+        found.append(stretch.rows | {"target": target})
     kinds = {
         (
-            str(s.block.u_spec),
-            *((row.shape[1:], row.dtype) for part in ("h", "u", "target") for row in s.rows[part]),
+            str(stretch.block.u_spec),
+            *((row.shape[1:], row.dtype) for part in ("h", "u", "target") for row in rows[part]),
         )
-        for s in stretches
+        for stretch, rows in zip(stretches, found, strict=True)
     }
     if len(kinds) > 1:
         raise UnsupportedError("the tokens of a sequence differ in shape, type or structure")
-    rows = {
-        name: [torch.cat(parts) for parts in zip(*(s.rows[name] for s in stretches), strict=True)]
+    joined = {
+        name: [torch.cat(parts) for parts in zip(*(rows[name] for rows in found), strict=True)]
         for name in like.rows
     }
-    block = Block(sum(s.count for s in stretches), None, like.block.u_spec, [], like.block.target_spec)
-    return Stretch(rows, block, like.h_spec)
+    count = sum(stretch.block.count for stretch in stretches)
+    return Stretch(joined, Block(count, None, like.block.u_spec, [], like.block.target_spec), like.spec)
 
 
 def _contiguous(groups: Groups) -> Groups:
