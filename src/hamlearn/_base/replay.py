@@ -70,6 +70,14 @@ def set_generators(devices: Sequence[int], states: Sequence[Tensor]) -> None:
         torch.cuda.set_rng_state(state, device)
 
 
+_repeats: list[None] = []
+
+
+def repeating() -> bool:
+    """Whether random numbers are to be those of an earlier evaluation, within `drawing`."""
+    return bool(_repeats)
+
+
 @contextmanager
 def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
     """Within, random numbers are drawn as from these states on; afterwards the generators are as before.
@@ -84,7 +92,11 @@ def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
     """
     with torch.random.fork_rng(devices):
         set_generators(devices, states)
-        yield
+        _repeats.append(None)
+        try:
+            yield
+        finally:
+            _repeats.pop()
 
 
 class Before(NamedTuple):

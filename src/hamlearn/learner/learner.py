@@ -54,6 +54,8 @@ class LearnerHeader(checkpoint.Schema):
     state_tree: Any
     memory: Any
     waiting: Any
+    seed: int = Field(ge=0)
+    drawn: int = Field(ge=0)
 
 
 class Learner(BaseLearner):
@@ -396,6 +398,8 @@ class Learner(BaseLearner):
             "state_tree": pack_spec(carry.spec, len(carry.h)),
             "memory": tokens,
             "waiting": labels,
+            "seed": self._eager.seed,
+            "drawn": now.drawn,
         }
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], None]:
@@ -406,7 +410,8 @@ class Learner(BaseLearner):
         waiting = waiting_of(unpack(about.waiting, left, "waiting/", device), eager.state.waiting.most)
 
         def swap() -> None:
-            eager.state = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
+            eager.state = LearnerState(carry, about.t, about.updates, about.fresh, waiting, about.drawn)
+            eager.seed = about.seed
 
         return swap
 

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn._base.torch_private import aten as private_aten
 from hamlearn._base.torch_private import decompositions, schema, traced, tree_leaves
+from hamlearn.loops.draws import Draws, uniform_parts
 from hamlearn.loops.operations import known
 from hamlearn.loops.tracing_lock import tracing_lock
 from hamlearn.loops.values import UnsupportedError
@@ -26,14 +27,25 @@ _HELD = "it writes to a tensor that it holds by itself: register that as a buffe
 _COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, private_aten("_to_copy"), aten.contiguous)
 
 
-def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
+def pure_graph(function: Callable[..., Any], inputs: list[Tensor], draws: Draws | None = None) -> fx.GraphModule:
     """The tensor operations of `function`, derivatives included, with nothing changed in place.
+
+    Args:
+        function: From tensors to tensors.
+        inputs: Tensors of the shapes and types that it is called with.
+        draws: Gets the random numbers that it draws, which become inputs of the graph; `None`: it may draw none.
 
     Raises:
         UnsupportedError: If the function cannot be recorded, with the reason.
     """
     with tracing_lock, defer_sigint():
-        return _pure_graph(function, inputs)
+        graph = _pure_graph(function, inputs)
+    if draws is not None:
+        draws.become_inputs(graph.graph)
+    for node in graph.graph.nodes:
+        _require_pure(node)
+    _simplify(graph.graph)
+    return graph
 
 
 def _pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
@@ -93,9 +105,6 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
         ) from error
     finally:
         logging.disable(muted)
-    for node in graph.graph.nodes:
-        _require_pure(node)
-    _simplify(graph.graph)
     return _WrittenLater(graph, graph.graph)
 
 
@@ -103,7 +112,7 @@ def _require_pure(node: fx.Node) -> None:
     """Raise `UnsupportedError` for an operation that no loop can repeat."""
     tags, described = getattr(node.target, "tags", ()), schema(node.target)
     if torch.Tag.nondeterministic_seeded in tags:
-        raise UnsupportedError(f"it draws random numbers ({node.target})")
+        raise UnsupportedError(f"it draws random numbers, which have no loops here ({node.target})")
     if torch.Tag.data_dependent_output in tags:
         raise UnsupportedError(f"it decides by the value of a tensor ({node.target}): use torch.where")
     if described is not None and described.is_mutable:
@@ -208,10 +217,14 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """How operations that have no loops are taken apart."""
     loops = known()
     found = {op: each for op, each in decompositions().items() if getattr(op, "overloadpacket", op) not in loops}
-    return found | {
-        private_aten("_foreach_mul.Scalar"): _each_mul,
-        private_aten("_foreach_add.List"): _each_add,
-        aten.threshold.default: _threshold,
-        aten.native_layer_norm.default: _layer_norm,
-        aten.native_group_norm.default: _group_norm,
-    }
+    return (
+        found
+        | uniform_parts()
+        | {
+            private_aten("_foreach_mul.Scalar"): _each_mul,
+            private_aten("_foreach_add.List"): _each_add,
+            aten.threshold.default: _threshold,
+            aten.native_layer_norm.default: _layer_norm,
+            aten.native_group_norm.default: _group_norm,
+        }
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
+from hamlearn._base.replay import devices_of
 from hamlearn.errors import ConfigError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.comparison import audit, outputs, require_alike
+from hamlearn.loops.draws import Draws, GivenDraws
 from hamlearn.loops.guards import Guards
 from hamlearn.loops.index_checks import counted
 from hamlearn.loops.program import Kind
@@ -34,8 +37,9 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
     mode that it reads has changed; all else is fixed, as with `jax.jit`. The arguments are not changed.
 
     Args:
-        step: A pure function of tensors, from (carry, x) to (carry, y). It draws no random numbers, and what it
-            does must not depend on the values of tensors, as in `if x > 0`: use `torch.where`.
+        step: A pure function of tensors, from (carry, x) to (carry, y). What it does must not depend on the
+            values of tensors, as in `if x > 0`: use `torch.where`. Random numbers that it draws follow from one
+            number of PyTorch's generator, and are others than those of a plain loop.
         carry: What goes from step to step: a tensor or a pytree of tensors, which keeps its shapes and types.
         xs: Inputs of the steps: a tensor or a pytree of tensors, with time as the first axis of each.
 
@@ -68,10 +72,12 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
     if torch.is_grad_enabled():
         _require_no_gradients(recorded.held, "the step reads")
     samples = [row.detach().contiguous() for row in rows]
+    random = recorded.drawn(steps, inputs[0].device)
     if steps_of.audit_is_due(made):
-        audit(made, lambda: recorded.named(recorded.step(_copies(inputs))), lambda: recorded.by_loop(made, inputs))
+        first = [row[0] for row in random]
+        audit(made, lambda: recorded.eagerly(inputs, first), lambda: recorded.by_loop(made, inputs, first))
     work = _copies(given)
-    results = made.loop(steps, work, samples, [])
+    results = made.loop(steps, work, [*samples, *random], [])
     if recorded.counts:
         _require_no_faults(results.pop())
     y = None if recorded.y_spec is _NOTHING else trees.unflatten(results, recorded.y_spec)
@@ -138,6 +144,7 @@ class _Recorded:
         held: Tensors that the step reads beside its arguments.
         y_spec: Structure of y.
         counts: Whether the last result counts indices that are out of range.
+        draws: Random numbers of a step.
     """
 
     step: Callable[[list[Tensor]], list[Tensor]]
@@ -145,15 +152,28 @@ class _Recorded:
     held: list[Tensor] = field(default_factory=list)
     y_spec: Any = None
     counts: bool = False
+    draws: Draws = field(default_factory=Draws)
+
+    def drawn(self, steps: int, device: torch.device) -> list[Tensor]:
+        """Random numbers of some steps, one row each; one number of PyTorch's generator is drawn for all."""
+        if not self.draws.like:
+            return []
+        seed = int(torch.randint(2**62, ()))
+        return [row.to(device) for row in self.draws.rows(seed, 0, steps)]
+
+    def eagerly(self, inputs: list[Tensor], random: list[Tensor]) -> dict[str, list[Tensor]]:
+        """One step as PyTorch takes it, with these random numbers."""
+        with GivenDraws(random) if random else nullcontext():
+            return self.named(self.step(_copies(inputs)))
 
     def named(self, flat: list[Tensor]) -> dict[str, list[Tensor]]:
         """What a step returns, by name."""
         return {"carry": flat[: self.count], "y": flat[self.count :]}
 
-    def by_loop(self, made: CompiledStep, inputs: list[Tensor]) -> dict[str, list[Tensor]]:
-        """One step of the compiled loop."""
-        work = _copies(inputs[: self.count])
-        rows = made.loop(1, work, [x.detach()[None].contiguous() for x in inputs[self.count :]], [])
+    def by_loop(self, made: CompiledStep, inputs: list[Tensor], random: list[Tensor]) -> dict[str, list[Tensor]]:
+        """One step of the compiled loop, with these random numbers."""
+        work, xs = _copies(inputs[: self.count]), [*inputs[self.count :], *random]
+        rows = made.loop(1, work, [x.detach()[None].contiguous() for x in xs], [])
         return self.named([*work, *(row[0] for row in rows)])
 
 
@@ -178,13 +198,17 @@ def _make(
         made.guards.require_recordable()
         with tracing_lock:
             # As PyTorch takes it first, so that what is wrong with the step itself is said by the step.
-            tried = once(_copies(inputs))
+            with torch.random.fork_rng(devices_of(inputs)):
+                tried = recorded.named(once(_copies(inputs)))
             made.guards.require_unchanged_by_step()
-            graph = pure_graph(lambda *flat: once(list(flat)), inputs)
+            graph = pure_graph(lambda *flat: once(list(flat)), inputs, recorded.draws)
             made.guards.require_unchanged_by_step()
         recorded.held = held_by(graph)
-        require_alike(recorded.named(tried), recorded.named(outputs(graph, inputs)))
-        kinds: list[Kind] = ["carry"] * count + ["sample"] * (len(inputs) - count)  # type: ignore[assignment]
+        random = [row[0].to(inputs[0].device) for row in recorded.draws.rows(0, 0, 1)]
+        tried = recorded.eagerly(inputs, random) if random else tried
+        require_alike(tried, recorded.named(outputs(graph, [*inputs, *random])))
+        kinds: list[Kind] = ["carry"] * count  # type: ignore[assignment]
+        kinds += ["sample"] * (len(inputs) - count + len(random))
         made.loop = make_loop(graph, kinds, [False] * len(kinds), 1, inputs[0].device)
     except UnsupportedError as error:
         made.failure = error

@@ -35,6 +35,7 @@ class StepRunner(BlockRunner):
         parts, choices = self.parts, self.parts.choices
         self.engine: Engine = Engine(parts.order, choices.reset_h == "sample", not choices.credit.clears)
         device = parts.system.theta[0].device
+        self.engine.numbers = lambda draws, count: [row.to(device) for row in eager.random_rows(draws, count)]
         self.settings = RateSettings(
             [parts.hyper],
             [parts.system.velocity],
@@ -71,7 +72,10 @@ class StepRunner(BlockRunner):
         fresh, carry = block.ends(last), ran.carry
         if fresh:
             carry = self.parts.restarted(carry, block.sample(last).u)
-        self.eager.state = state._replace(carry=carry, t=plan.times[-1], updates=plan.learned, fresh=fresh)
+        drawn = state.drawn + self.engine.drawn
+        self.eager.state = state._replace(
+            carry=carry, t=plan.times[-1], updates=plan.learned, fresh=fresh, drawn=drawn
+        )
 
 
 def undo_of(eager: EagerEngine) -> Undo:

@@ -31,6 +31,7 @@ class LearnerState(NamedTuple):
         updates: Number of updates that a loss has entered.
         fresh: Whether the next sample begins a sequence.
         waiting: Samples that wait for their labels.
+        drawn: Where the counter of random numbers stands that compiled steps draw.
     """
 
     carry: Carry
@@ -38,6 +39,7 @@ class LearnerState(NamedTuple):
     updates: int
     fresh: bool
     waiting: Waiting
+    drawn: int = 0
 
 
 class LearnerParts:

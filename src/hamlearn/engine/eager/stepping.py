@@ -20,6 +20,7 @@ from hamlearn.credit import Echo, Sensitivity
 from hamlearn.engine.eager.parts import LearnerParts, LearnerState
 from hamlearn.engine.recorded import EagerReference, weights_kept
 from hamlearn.errors import NonFiniteError, SampleError
+from hamlearn.loops.draws import Draws, present_seed
 from hamlearn.rules.derivatives import forgets
 from hamlearn.rules.system import Instant, Integration, Outcome
 from hamlearn.rules.transition import first_state, next_state
@@ -65,6 +66,7 @@ class EagerEngine:
 
     Attributes:
         state: Where the learner is between two samples.
+        seed: Of the random numbers of compiled steps. It follows from PyTorch's generator as it is now.
         led_to: Where the last step led to; at a boundary, before the state returned to h0.
     """
 
@@ -72,6 +74,11 @@ class EagerEngine:
         self.parts, self.reader = parts, reader
         self.state = parts.first_state(late)
         self.led_to = self.state.carry
+        self.seed = present_seed()
+
+    def random_rows(self, draws: Draws, count: int) -> list[Tensor]:
+        """Random numbers of the next compiled steps, one row each; the same ones until the steps are made."""
+        return draws.rows(self.seed, self.state.drawn, count)
 
     def take(self, item: Sample | Label) -> StepReport:
         """Learn from one sample or label; if anything is wrong with it, everything stays as it was."""
@@ -164,7 +171,7 @@ class EagerEngine:
         if waits:
             begins = parts.stateful and self._begins_sequence()
             waiting = waiting.with_sample(sample, met, begins, outcome.y, now.t)
-        after = LearnerState(carry, now.t + now.rates.tau, updates, sample.boundary, waiting)
+        after = LearnerState(carry, now.t + now.rates.tau, updates, sample.boundary, waiting, state.drawn)
         return Change(after, theta, now, outcome)
 
     def _finite(self, sample: Sample, outcome: Outcome, theta: list[Tensor] | None, before: Before) -> bool:

@@ -69,6 +69,7 @@ class Lanes:
         carry: States and costates.
         times: Time of each lane.
         updates: Number of updates of each lane that a loss has entered.
+        drawn: Where each lane's counter of random numbers stands.
         fresh: Whether each lane's next sample begins a sequence.
         moved: Lanes that have taken a step since they were packed.
         u: An input, of which every member can make its first state.
@@ -96,16 +97,17 @@ class Lanes:
         states = [member.state for member in members]
         self.times = np.array([state.t for state in states])
         self.updates = np.array([state.updates for state in states])
+        self.drawn = [state.drawn for state in states]
         self.fresh = np.array([state.fresh for state in states])
         self.moved = np.zeros(len(members), dtype=bool)
         self.u = trees.copied(inputs[0])
 
     def undo(self) -> Undo:
         """Return what brings all lanes back to where they are now."""
-        kept = self.carry, self.times, self.updates, self.fresh, self.moved
+        kept = self.carry, self.times, self.updates, self.fresh, self.moved, self.drawn
 
         def put_back() -> None:
-            self.carry, self.times, self.updates, self.fresh, self.moved = kept
+            self.carry, self.times, self.updates, self.fresh, self.moved, self.drawn = kept
 
         return Undo([*self.held.theta, *self.held.buffers], put_back)
 
@@ -122,7 +124,8 @@ class Lanes:
         for tensor, packed in zip(own, (*self.held.theta, *self.held.buffers), strict=True):
             tensor.copy_(pick(packed, lane))
         t, updates, fresh = float(self.times[lane]), int(self.updates[lane]), bool(self.fresh[lane])
-        member.state = member.state._replace(carry=self._carry(lane, member), t=t, updates=updates, fresh=fresh)
+        carry, drawn = self._carry(lane, member), self.drawn[lane]
+        member.state = member.state._replace(carry=carry, t=t, updates=updates, fresh=fresh, drawn=drawn)
 
     @torch.no_grad()
     def keep_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Carry) -> None:

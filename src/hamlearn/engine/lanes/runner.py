@@ -23,6 +23,7 @@ from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EagerReference, Engine, ReferenceStep, UnsupportedError
 from hamlearn.errors import HamlearnError
+from hamlearn.loops.draws import Draws
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.reader import Reader
 
@@ -61,6 +62,7 @@ class LaneRunner(BlockRunner):
         self.settings = RateSettings(
             hypers, velocities, str(choices.order), self.layout.fold, theta[0].device, reads_time
         )
+        self.engine.numbers = self._random
         self.lanes: Lanes | None = None
 
     def reports(self, stream: Any, max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
@@ -160,6 +162,9 @@ class LaneRunner(BlockRunner):
         lanes.moved = lanes.moved | batch.active
         begins = False if batch.boundary is None else batch.boundary[-1]
         lanes.fresh = np.where(batch.active, begins, lanes.fresh)
+        lanes.drawn = [
+            n + self.engine.drawn * int(taking) for n, taking in zip(lanes.drawn, batch.active, strict=True)
+        ]
 
     def row(self, ahead: PendingBlock, index: int) -> Any:
         """The report of a step."""
@@ -176,6 +181,16 @@ class LaneRunner(BlockRunner):
         resting = self.reader.aside
         taking = [member for number, member in enumerate(self.members) if number not in resting]
         return taking[0].parts.order.pending(taking[0].state.carry.memory) if taking else 0
+
+    def _random(self, draws: Draws, count: int) -> list[Tensor]:
+        """Random numbers of the next steps, as the lanes lie; each member has a seed of its own."""
+        assert self.lanes is not None
+        device = self.lanes.held.theta[0].device
+        each = [
+            draws.rows(member.seed, drawn, count)
+            for member, drawn in zip(self.members, self.lanes.drawn, strict=True)
+        ]
+        return [self.layout.fold(torch.stack(rows, 1).to(device), 1) for rows in zip(*each, strict=True)]
 
     def _rehearsed(self, lane: int, sample: Sample) -> EagerReference:
         """The eager step of a member, from where its lane is."""

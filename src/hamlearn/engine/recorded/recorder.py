@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from hamlearn._base import trees
-from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep, weights_kept
+from hamlearn.engine.recorded.eager_reference import EagerReference, Groups, ReferenceStep, weights_kept
 from hamlearn.engine.recorded.trace import RecordedStep
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.comparison import audit, require_alike
 from hamlearn.loops.costs import faster_eagerly
+from hamlearn.loops.draws import Draws, GivenDraws
 from hamlearn.loops.guards import Guards
 from hamlearn.loops.recording import held_by, pure_graph
 from hamlearn.loops.step_cache import CompiledStep, StepCache
@@ -63,12 +65,14 @@ class Recorded:
         counts: Number of tensors of each group that it returns.
         results: Which of these groups are results.
         y_spec: Structure of an output.
+        draws: Random numbers that the graph takes as its last inputs.
     """
 
     graph: fx.GraphModule
     counts: dict[str, int]
     results: list[str]
     y_spec: trees.Spec
+    draws: Draws
 
     def read(self, found: Sequence[Tensor]) -> Groups:
         """What the graph returned, by group."""
@@ -87,6 +91,10 @@ class Recorder:
         lanes: Number of members in a group of a population; their tensors have groups as their first axis and the
             members of a group as their last one. 1 for a single learner, without such axes.
         own: Whether each member has samples of its own, which then lie as all else does.
+
+    Attributes:
+        numbers: Returns random numbers for so many steps, one row each; `None`: steps may draw none.
+        drawn: How far the last block has moved the counter of these numbers.
     """
 
     def __init__(self, order: Order, lanes: int = 1, own: bool = False) -> None:
@@ -97,6 +105,8 @@ class Recorder:
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
         self.steps = StepCache()
+        self.numbers: Callable[[Draws, int], list[Tensor]] | None = None
+        self.drawn = 0
 
     def loop(
         self, step: RecordedStep, inputs: LoopInputs, count: int, reference: ReferenceStep
@@ -108,13 +118,15 @@ class Recorder:
             AuditError: If two audits in turn differ from the eager step.
         """
         made = self.compiled(step, inputs, reference)
+        random = self._random(made.recorded.draws, count)
+        self.drawn = count * made.recorded.draws.width
         if self.steps.audit_is_due(made):
-            tried = reference.run()
+            tried = self._tried(reference, random)
             if tried is not None and tried.comparable(self._member(inputs.first(), reference.member)):
-                audit(made, lambda: tried.led_to, lambda: self._first_step(made, inputs, reference.member))
+                audit(made, lambda: tried.led_to, lambda: self._first_step(made, inputs, random, reference.member))
         carried = flat(inputs.carried)
         work = _contiguous(carried)
-        results = made.loop(count, work, flat(inputs.rows), _contiguous(flat(inputs.constant)))
+        results = made.loop(count, work, [*flat(inputs.rows), *random], _contiguous(flat(inputs.constant)))
         with torch.no_grad():
             for tensor, moved in zip(carried, work, strict=True):
                 if moved is not tensor:
@@ -139,6 +151,18 @@ class Recorder:
 
         return self.steps.get((step.key, inputs.form()), make)
 
+    def _random(self, draws: Draws, count: int) -> list[Tensor]:
+        if not draws.like:
+            return []
+        assert self.numbers is not None
+        return self.numbers(draws, count)
+
+    def _tried(self, reference: ReferenceStep, random: list[Tensor]) -> EagerReference | None:
+        """The eager step of a block's first sample, with the random numbers of the block."""
+        first = self._member({"random": [row[0] for row in random]}, reference.member)["random"]
+        with GivenDraws(first) if first else nullcontext():
+            return reference.run()
+
     def _make(self, step: RecordedStep, inputs: LoopInputs, reference: ReferenceStep) -> CompiledStep:
         """Record a step, make a loop of it, and compare the loop with the eager step."""
         system, first = self.order.system, self._member(inputs.first(), reference.member)
@@ -151,24 +175,27 @@ class Recorder:
                 # First, since it raises for a sample that a recording might take.
                 tried = reference.run()
                 made.guards.require_unchanged_by_step()
-                made.recorded = record(step, first, list(inputs.carried))
+                made.recorded = record(step, first, list(inputs.carried), draws=self.numbers is not None)
                 made.guards.require_unchanged_by_step()
+                random = self._random(made.recorded.draws, 1)
+                tried = self._tried(reference, random) if random else tried
             graph = made.recorded.graph
             _require_own_memory(graph, [system.network, reference.network])
             if device.type == "cpu" and self.lanes == 1 and (reason := faster_eagerly(graph)) is not None:
                 raise UnsupportedError(reason)
             laned = [name not in self.shared for name, group in first.items() for _ in group]
-            made.loop = make_loop(graph, inputs.kinds(), laned, self.lanes, device)
+            kinds: list[Kind] = [*inputs.kinds(), *("sample" for _ in random)]
+            made.loop = make_loop(graph, kinds, laned + [True for _ in random], self.lanes, device)
             if tried is not None and tried.comparable(first):
-                require_alike(tried.led_to, self._first_step(made, inputs, reference.member))
+                require_alike(tried.led_to, self._first_step(made, inputs, random, reference.member))
         except UnsupportedError as error:
             made.failure = error
         return made
 
-    def _first_step(self, made: CompiledStep, inputs: LoopInputs, member: int) -> Groups:
+    def _first_step(self, made: CompiledStep, inputs: LoopInputs, random: list[Tensor], member: int) -> Groups:
         """The results of the first step of a block for one member, by the compiled loop on copies."""
         carried = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in flat(inputs.carried)]
-        rows = [row[:1].contiguous() for row in flat(inputs.rows)]
+        rows = [row[:1].contiguous() for row in (*flat(inputs.rows), *random)]
         results = made.loop(1, carried, rows, _contiguous(flat(inputs.constant)))
         found = made.recorded.read([*carried, *(row[0] for row in results)])
         return self._member(found, member)
@@ -184,8 +211,15 @@ class Recorder:
         }
 
 
-def record(step: RecordedStep, first: Groups, carried: Sequence[str]) -> Recorded:
-    """The graph of a step, for tensors such as `first`; `carried` are the groups that it changes."""
+def record(step: RecordedStep, first: Groups, carried: Sequence[str], *, draws: bool = False) -> Recorded:
+    """The graph of a step, for tensors such as `first`; `carried` are the groups that it changes.
+
+    Args:
+        step: The step.
+        first: What it is given.
+        carried: Names of the groups that it changes.
+        draws: Whether it may draw random numbers.
+    """
     counts, returned = {name: len(group) for name, group in first.items()}, dict[str, int]()
     results: list[str] = []
 
@@ -198,8 +232,9 @@ def record(step: RecordedStep, first: Groups, carried: Sequence[str]) -> Recorde
         results[:] = found
         return [*moved, *(x.detach() for x in flat(found))]
 
-    graph = pure_graph(function, flat(first))
-    return Recorded(graph, returned, results, step.y_spec)
+    found = Draws()
+    graph = pure_graph(function, flat(first), found if draws else None)
+    return Recorded(graph, returned, results, step.y_spec, found)
 
 
 def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
