@@ -219,8 +219,7 @@ class UORO(Sensitivity):
     """Unbiased online recurrent optimization (Tallec and Ollivier 2018): E as one column times one row.
 
     a⁺ = ρ0 (∂h⁺/∂h) a + ρ1 ν and b⁺ = b/ρ0 + ν·∂h⁺/∂θ/ρ1, with random signs ν, ρ0² = |b|/|(∂h⁺/∂h) a| and
-    ρ1² = |ν·∂h⁺/∂θ|/|ν|. a⁺b⁺ is wrong at every step and right on average. Since it draws random numbers, the
-    compiled engine leaves its steps to the eager one.
+    ρ1² = |ν·∂h⁺/∂θ|/|ν|. a⁺b⁺ is wrong at every step and right on average.
 
     Args:
         eps: A number that is added to each norm.

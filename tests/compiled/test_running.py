@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, name_of
+from tests.compiled.test_engine import SETTINGS, assert_same, name_of
 from tests.problems import Problem, random_samples
 
 ALL = [*SETTINGS, {"order": "sequential", "credit": hl.Echo(every=5, truncate=7)}]
@@ -185,22 +185,6 @@ def test_a_bad_sample_within_a_chunk_stops_the_run_where_it_stands(wrong: dict[s
     assert len(reports) == 20
     for a, b in zip(eager.network.parameters(), compiled.network.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-
-
-def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()
-    problem = Problem(
-        hl.Network.feedforward(module), nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples
-    )
-    eager, compiled = problem.learner(), problem.learner()
-    torch.manual_seed(1)
-    one = list(eager.run(problem.samples))
-    torch.manual_seed(1)
-    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: it draws random numbers"):
-        other = list(compiled.run(problem.samples, engine="compiled"))
-    assert_same(eager, compiled, 0.0)
-    assert_same_reports(one, other, 0.0)
 
 
 def test_an_echo_that_rebuilds_its_states_goes_on_eagerly_and_says_why() -> None:

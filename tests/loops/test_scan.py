@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Any, Any, Any, type[Exception], str]] = {
         x[0],
         x,
         UnsupportedError,
-        r"it draws random numbers, which have no loops here \(aten.randperm",
+        r"it draws random numbers \(aten.randperm",
     ),
     "operation": (lambda c, x: (c, torch.linalg.inv(torch.eye(3) * x)), x[0], x, UnsupportedError, "linalg"),
     "values": (lambda c, x: (c if x.sum() > 0 else -c, x), x[0], x, UnsupportedError, "could not be recorded"),

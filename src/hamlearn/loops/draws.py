@@ -108,7 +108,7 @@ class GivenDraws(DispatchMode):
         in_place = func.overloadpacket in _FILLED_BY
         made = _FILLED_BY[func.overloadpacket] if in_place else _MADE_OF.get(func.overloadpacket)
         if made is None:
-            raise UnsupportedError(f"it draws random numbers by an operation that has no loops ({func})")
+            raise UnsupportedError(f"it draws random numbers ({func})")
         with self:
             found = made(*args, **kwargs)
         return args[0].copy_(found) if in_place else found

@@ -112,7 +112,7 @@ def _require_pure(node: fx.Node) -> None:
     """Raise `UnsupportedError` for an operation that no loop can repeat."""
     tags, described = getattr(node.target, "tags", ()), schema(node.target)
     if torch.Tag.nondeterministic_seeded in tags:
-        raise UnsupportedError(f"it draws random numbers, which have no loops here ({node.target})")
+        raise UnsupportedError(f"it draws random numbers ({node.target})")
     if torch.Tag.data_dependent_output in tags:
         raise UnsupportedError(f"it decides by the value of a tensor ({node.target}): use torch.where")
     if described is not None and described.is_mutable:

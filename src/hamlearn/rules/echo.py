@@ -16,6 +16,7 @@ from hamlearn._base.scale import add_, scaled, seed
 from hamlearn._base.slots import Slots
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
+from hamlearn.loops.draws import GivenDraws
 from hamlearn.rates import Rates
 from hamlearn.rules.derivatives import instantaneous_loss, vjp
 from hamlearn.rules.running_cost import added, running_cost
@@ -45,6 +46,7 @@ class Token:
         random: Generators as it met them, if it drew from them.
         buffers: Buffers of the network as it met them.
         running: The running cost, if there is one.
+        drawn: Random numbers that it drew in the compiled engine.
     """
 
     sample: Sample
@@ -57,6 +59,7 @@ class Token:
     random: list[Tensor] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
     running: Tensor | None = None
+    drawn: list[Tensor] = field(default_factory=list)
 
     @property
     def gain(self) -> float:
@@ -70,8 +73,8 @@ class Stretch:
 
     Attributes:
         rows: `"h"`, the states that they met; `"u"`; `"target"`, empty if no token of the stretch has one;
-            `"rates"`, τ, stride, η, η_z, φ and t, where φ is 0 if a token has no target; and `"fresh"`, whether a
-            token began its sequence.
+            `"rates"`, τ, stride, η, η_z, φ and t, where φ is 0 if a token has no target; `"fresh"`, whether a
+            token began its sequence; and `"random"`, the random numbers that it drew.
         block: The samples, with structures.
         spec: Structure of the state.
     """
@@ -93,7 +96,8 @@ class Stretch:
         for k in range(self.block.count):
             h = [leaf[k].clone() for leaf in self.rows["h"]]
             own = Rates._make([*rates[k][:5], -1, rates[k][5]])
-            found.append(Token(self.block.sample(k), own, h, [], None, None, bool(fresh[k])))
+            drawn = [row[k].clone() for row in self.rows["random"]]
+            found.append(Token(self.block.sample(k), own, h, [], None, None, bool(fresh[k]), drawn=drawn))
         return found
 
 
@@ -187,7 +191,7 @@ class Echoed(Order):
     def memory_tree(self, memory: Memory | None) -> Any:
         """Stored tokens: inputs, targets, and the states that they met; their graphs are left out."""
         memory = memory or Memory()
-        kept = ("h", "fresh", "random", "buffers")
+        kept = ("h", "fresh", "random", "buffers", "drawn")
         tokens = [
             {"sample": sample_tree(token.sample), "rates": tuple(token.rates)}
             | {name: getattr(token, name) for name in kept}
@@ -208,6 +212,7 @@ class Echoed(Order):
                 each["fresh"],
                 [state.cpu() for state in each["random"]],
                 each["buffers"],
+                drawn=each["drawn"],
             )
             for each in tree["tokens"]
         )
@@ -284,6 +289,7 @@ class Echoed(Order):
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: trees.Spec) -> Token:
         with self.again.as_at(token):
             rerun, _ = self._replayable(token.sample, token.rates, h, before, spec, fresh=token.fresh)
+        rerun.drawn = token.drawn
         return rerun
 
     def _reversed(self, tokens: list[Token], since: int, spec: trees.Spec) -> Iterator[Token]:
@@ -430,8 +436,11 @@ class _Again:
         """Within, generators and buffers are as the token met them; afterwards, they are as they were before."""
         held = [buffer.clone() for buffer in (token.buffers or self.slots.present())]
         with self.slots.exchanged(dict(zip(self.slots.buffers, held, strict=True))):
-            if not token.random:
-                yield
-                return
-            with drawing(self.devices, token.random):
+            if token.drawn:
+                with GivenDraws(token.drawn):
+                    yield
+            elif token.random:
+                with drawing(self.devices, token.random):
+                    yield
+            else:
                 yield

@@ -40,7 +40,7 @@ class DirectLoop:
         block, runner = whole_block(u, target, None, None, None), StepRunner(eager, eager.take)
         carry, engine = parts.met(eager.state, block.sample(0).u).copy(), runner.engine
         pace = runner.plan(block).pace()
-        engine.numbers = None  # nobody would make them between two calls
+        engine.numbers = None  # samples come without a block to draw for
         step, inputs = engine.step_of(engine.own(), carry, None, pace, block, "nothing")
         if other is None:
             reference = ReferenceStep(lambda: eager.rehearse(block.sample(0)), parts.network)

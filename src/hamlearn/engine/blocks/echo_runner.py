@@ -37,6 +37,8 @@ class EchoRunner(BlockRunner):
         self.order, self.credit = order, order.credit
         self.checks = self.parts.choices.on_nonfinite != "ignore"
         self.engine = EchoEngine(order, self.checks)
+        device = self.parts.system.theta[0].device
+        self.engine.numbers = lambda draws, count: [row.to(device) for row in eager.random_rows(draws, count)]
         self.settings = RateSettings([self.parts.hyper], [self.parts.system.velocity], "sequential")
 
     @property
@@ -124,7 +126,7 @@ class EchoRunner(BlockRunner):
         done, stretch = self.engine.forward(met.h, met.spec, rows, fresh, part, reference)
         carry = state.carry.restarted(done.carry.h, met.spec, [])
         carry.memory = Memory((), memory.since + part.count, self._reached((*memory.stretches, stretch)))
-        self.eager.state = state._replace(carry=carry, fresh=False)
+        self.eager.state = state._replace(carry=carry, fresh=False, drawn=state.drawn + self.engine.drawn)
         return done
 
     def _reached(self, stretches: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
@@ -185,8 +187,10 @@ class EchoRunner(BlockRunner):
         blocks = stacked([token.sample for token in tokens])
         if changed or any(token.random for token in tokens) or len(blocks) > 1 or blocks[0].u is None:
             raise UnsupportedError(
-                "tokens that wait for their echo changed buffers, drew random numbers or differ in shape"
+                "tokens that wait for their echo changed buffers, differ in shape, or drew random numbers eagerly"
             )
+        if len({tuple(row.shape for row in token.drawn) for token in tokens}) > 1:
+            raise UnsupportedError("tokens that wait for their echo drew different random numbers")
         stale = len(tokens) - memory.since
         rates = [[*t.rates[:4], t.rates.phi if t.sample.target is not None else 0.0, t.rates.t] for t in tokens]
         rows = {
@@ -197,6 +201,7 @@ class EchoRunner(BlockRunner):
             "u": blocks[0].u,
             "target": blocks[0].target,
             "fresh": [torch.tensor([t.fresh and index >= stale for index, t in enumerate(tokens)])],
+            "random": [torch.stack(rows) for rows in zip(*(t.drawn for t in tokens), strict=True)],
         }
         return Memory((), memory.since, (Stretch(rows, blocks[0], spec),))
 

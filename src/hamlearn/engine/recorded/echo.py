@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from hamlearn.engine.recorded.engine import BlockResult
 from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
 from hamlearn.engine.recorded.trace import RecordedStep, Specs, Stage, Variant, mark
 from hamlearn.loops import UnsupportedError
+from hamlearn.loops.draws import Draws
 from hamlearn.loops.index_checks import counted
 from hamlearn.rules.echo import Echoed, Stretch
 from hamlearn.rules.transition import first_state
@@ -101,7 +103,7 @@ class EchoEngine(Recorder):
         rows = _contiguous(given | {"fresh": [fresh.to(device)]})
         step = TokenForward(_token_by_token(self.order), *self._form(rows, block, h_spec))
         found, y_spec = self.loop(step, LoopInputs({"h": h}, rows, constant), block.count, reference)
-        stretch = Stretch({"h": found["met"], **rows}, block, h_spec)
+        stretch = Stretch({"h": found["met"], **rows, "random": self.random}, block, h_spec)
         loss, marks, running = (found[name][0] if found[name] else None for name in ("loss", "mark", "running"))
         return BlockResult(Carry(h, [], [], h_spec), found["y"], y_spec, loss, running, marks), stretch
 
@@ -109,12 +111,30 @@ class EchoEngine(Recorder):
         """ω after the echo of all tokens of the stretches, the last one first."""
         joined = _joined(stretches)
         rows = _contiguous({name: [row.flip(0) for row in group] for name, group in joined.rows.items()})
+        random = rows.pop("random")
         omega = [tensor.clone(memory_format=torch.contiguous_format) for tensor in omega]
         z, flow = ([torch.zeros_like(row[0]) for row in rows["h"]] for _ in "zf")
         step = TokenBackward(_token_by_token(self.order), *self._form(rows, joined.block, joined.spec))
         inputs = LoopInputs({"omega": omega, "z": z, "flow": flow}, rows, self._constant())
-        self.loop(step, inputs, joined.block.count, ReferenceStep(lambda: None, self.order.system.network))
+        with self._drawing_again(random):
+            self.loop(step, inputs, joined.block.count, ReferenceStep(lambda: None, self.order.system.network))
         return omega
+
+    @contextmanager
+    def _drawing_again(self, rows: list[Tensor]) -> Iterator[None]:
+        """Within, tokens draw these random numbers."""
+        before = self.numbers
+
+        def numbers(draws: Draws, count: int) -> list[Tensor]:
+            if [row.shape[1:] for row in rows] != [like.shape for like in draws.like]:
+                raise UnsupportedError("its tokens drew other random numbers when they were run first")
+            return [row[:count] for row in rows]
+
+        self.numbers = numbers
+        try:
+            yield
+        finally:
+            self.numbers = before
 
     def _constant(self) -> Groups:
         own = {"theta": [weight.detach() for weight in self.order.system.theta]}
@@ -149,7 +169,7 @@ def _joined(stretches: Sequence[Stretch]) -> Stretch:
     kinds = {
         (
             str(stretch.block.u_spec),
-            *((row.shape[1:], row.dtype) for part in ("h", "u", "target") for row in rows[part]),
+            *((row.shape[1:], row.dtype) for part in ("h", "u", "target", "random") for row in rows[part]),
         )
         for stretch, rows in zip(stretches, found, strict=True)
     }

@@ -95,6 +95,7 @@ class Recorder:
     Attributes:
         numbers: Returns random numbers for so many steps, one row each; `None`: steps may draw none.
         drawn: How far the last block has moved the counter of these numbers.
+        random: The random numbers of the last block.
     """
 
     def __init__(self, order: Order, lanes: int = 1, own: bool = False) -> None:
@@ -107,6 +108,7 @@ class Recorder:
         self.steps = StepCache()
         self.numbers: Callable[[Draws, int], list[Tensor]] | None = None
         self.drawn = 0
+        self.random: list[Tensor] = []
 
     def loop(
         self, step: RecordedStep, inputs: LoopInputs, count: int, reference: ReferenceStep
@@ -118,7 +120,7 @@ class Recorder:
             AuditError: If two audits in turn differ from the eager step.
         """
         made = self.compiled(step, inputs, reference)
-        random = self._random(made.recorded.draws, count)
+        self.random = random = self._random(made.recorded.draws, count)
         self.drawn = count * made.recorded.draws.width
         if self.steps.audit_is_due(made):
             tried = self._tried(reference, random)
