@@ -215,6 +215,32 @@ class RTRL(Sensitivity):
 
 
 @dataclass(frozen=True)
+class SnAp(Sensitivity):
+    """Sparse n-step approximation (Menick et al. 2020): RTRL without what takes more than n steps.
+
+    E⁺ = M ⊙ ((∂h⁺/∂h) E + ∂h⁺/∂θ), where M is 1 for a number of h and a weight if the weight reaches it within n
+    steps, and else 0. n = 1 keeps what each weight does to the state at once; a large n is `RTRL`, and for a dense
+    net n = 2 is. What reaches what is found at the first step from derivatives at points drawn at random: for nets
+    with sparse connections, such as weights times a fixed mask. A step costs as much as with `RTRL`.
+
+    Args:
+        n: Number of steps.
+
+    Example:
+        >>> SnAp(2)
+        SnAp(n=2)
+    """
+
+    n: int = 1
+    keep: float = _fixed(1.0)
+    strict: bool = _fixed(False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
+            raise ConfigError(f"n={self.n!r} must be a whole number of steps, at least 1")
+
+
+@dataclass(frozen=True)
 class UORO(Sensitivity):
     """Unbiased online recurrent optimization (Tallec and Ollivier 2018): E as one column times one row.
 
@@ -242,6 +268,7 @@ CREDITS: dict[str, type[Credit]] = {
     "eprop": EProp,
     "rflo": RFLO,
     "rtrl": RTRL,
+    "snap": SnAp,
     "uoro": UORO,
 }
 """Credits by the name that a configuration file calls them."""

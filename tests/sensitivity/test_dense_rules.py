@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hamlearn as hl
-from hamlearn.credit import RFLO, RTRL, UORO, EProp
+from hamlearn.credit import RFLO, RTRL, UORO, EProp, SnAp
 from hamlearn.errors import ConfigError
 from hamlearn.rules.dense import RankOne
 from hamlearn.state.carry import Carry
@@ -65,6 +65,69 @@ def test_symmetric_e_prop_is_snap_1(engine: str) -> None:
     assert_alike(omega_after(network, EProp(), samples, engine), judge)
 
 
+class Wired(nn.Module):
+    """h⁺ = tanh((W ⊙ M) h + U u + b), where M is a ring with one shortcut."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.hidden_size = size
+        self.W, self.U = nn.Parameter(torch.randn(size, size)), nn.Parameter(torch.randn(size, 2))
+        self.b = nn.Parameter(torch.zeros(size))
+        mask = torch.eye(size).roll(1, 0) + torch.eye(size)
+        mask[0, 2] = 1.0
+        self.register_buffer("mask", mask)
+
+    def forward(self, u: Tensor, h: Tensor) -> Tensor:
+        return torch.tanh(h @ (self.W * self.mask).T + u @ self.U.T + self.b)
+
+
+def sparse_traces(cell: Any, samples: list[hl.Sample], n: int) -> list[tuple[Tensor, Tensor]]:
+    """h and ∂h/∂W after each step, of W_kl at units that k reaches in n − 1 steps: entry by entry."""
+    W, M, size = cell.W.detach(), cell.mask, cell.hidden_size
+    near = torch.matrix_power(M + torch.eye(size).double(), n - 1) > 0
+    h, E, found = torch.zeros(2, size).double(), torch.zeros(2, size, size, size).double(), []
+    for sample in samples:
+        new = cell(sample.u, h).detach()
+        E1 = torch.zeros_like(E)
+        for b, i, k, l in itertools.product(range(2), *[range(size)] * 3):
+            if M[k, l] and near[i, k]:
+                through = sum(W[i, j] * M[i, j] * E[b, j, k, l] for j in range(size))
+                E1[b, i, k, l] = (1 - new[b, i] ** 2) * (through + (h[b, l] if i == k else 0.0))
+        h, E = new, E1
+        found.append((h, E))
+    return found
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_snap_n_keeps_what_a_weight_reaches_in_n_steps(n: int, engine: str) -> None:
+    torch.manual_seed(2)
+    network, samples = hl.Network.recurrent(Wired(6), nn.Linear(6, 3)).double(), draws(6)
+    wanted = torch.zeros(6, 6).double()
+    for sample, (h, E) in zip(samples, sparse_traces(network.state, samples, n), strict=True):
+        if sample.target is not None:
+            h.requires_grad_()
+            (z,) = torch.autograd.grad(MSE(network.output(h), sample.target), h)
+            wanted = wanted + 0.5 * 0.8 * torch.einsum("bi,bikl->kl", z, E)
+    found = omega_after(network, SnAp(n), samples, engine)
+    torch.testing.assert_close(found["state.W"], wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("kind", "n", "judge"),
+    [
+        (nn.RNNCell, 1, hl.Sensitivity(strict=False)),
+        (nn.RNNCell, 2, RTRL()),
+        (nn.LSTMCell, 2, RTRL()),
+        (lambda *sizes: Wired(sizes[1]), 20, hl.Echo()),
+    ],
+)
+def test_snap_leads_from_snap_1_to_exact_credit(kind: Any, n: int, judge: Any, engine: str) -> None:
+    network, samples = net(kind), draws(6)
+    assert_alike(omega_after(network, SnAp(n), samples, engine), omega_after(network, judge, samples, "eager"))
+
+
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 @pytest.mark.parametrize("credit", [EProp(feedback=3), RFLO(leak=0.7, feedback=5), RFLO(leak=0.4, feedback=None)])
 def test_traces_and_feedback_follow_their_equations(credit: Any, engine: str) -> None:
@@ -112,16 +175,19 @@ def test_uoro_is_right_on_average_over_all_signs() -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_uoro_learns_and_resumes() -> None:
+@pytest.mark.parametrize("credit", [UORO(), SnAp(1)], ids=str)
+def test_rules_learn_and_resume(credit: hl.Credit) -> None:
     samples = draws(12, 1)
 
     def make() -> hl.Learner:
-        return hl.Learner(net(), MSE, hl.Hyper(beta=0.01), credit=UORO())
+        return hl.Learner(net(), MSE, hl.Hyper(beta=0.01), credit=credit)
 
     hl.checks.check_learner(make, samples)
 
 
-@pytest.mark.parametrize(("kind", "order"), [(RTRL(), "parallel"), (UORO(), "parallel")], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "order"), [(RTRL(), "parallel"), (SnAp(2), "parallel"), (UORO(), "parallel")], ids=str
+)
 def test_what_a_rule_cannot_do_is_named(kind: Any, order: Any) -> None:
     with pytest.raises(ConfigError, match="is defined for order='sequential' only"):
         hl.Learner(net(), MSE, order=order, credit=kind)
@@ -129,6 +195,8 @@ def test_what_a_rule_cannot_do_is_named(kind: Any, order: Any) -> None:
         hl.Learner(net(), MSE, credit=RFLO(), running_cost=lambda u, h, dh, y, theta, t: y.sum())
     with pytest.raises(ConfigError, match=r"leak=1\.5 must be"):
         RFLO(leak=1.5)
+    with pytest.raises(ConfigError, match="n=0 must be a whole number of steps"):
+        SnAp(0)
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
@@ -149,7 +217,7 @@ def test_feedback_alignment_sends_errors_back_through_fixed_weights(engine: Any)
         torch.testing.assert_close(learner.state.omega[name], 0.5 * 0.8 * gradient, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("credit", [RTRL(), UORO()])
+@pytest.mark.parametrize("credit", [RTRL(), SnAp(), UORO()])
 def test_a_learned_start_is_named_since_these_rules_do_not_reach_it(credit: Any) -> None:
     start = nn.Parameter(torch.zeros(1, 3))
     network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1), h0=start)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hamlearn.credit import RTRL, UORO, Cleared, Credit, Echo, Sensitivity
+from hamlearn.credit import RTRL, UORO, Cleared, Credit, Echo, Sensitivity, SnAp
 from hamlearn.errors import ConfigError
 from hamlearn.integrators import Euler, Integrator
-from hamlearn.rules.dense import RankOne, RealTime
+from hamlearn.rules.dense import RankOne, RealTime, Sparse
 from hamlearn.rules.echo import Echoed
 from hamlearn.rules.parallel import Parallel
 from hamlearn.rules.sensitivity import Sensitive
@@ -98,7 +98,7 @@ def _sensitive(system: System, order: str, credit: Sensitivity, integrator: Inte
     return (whole or Sensitive)(system, credit, order)
 
 
-_WHOLE: dict[type[Credit], type[Sensitive]] = {RTRL: RealTime, UORO: RankOne}
+_WHOLE: dict[type[Credit], type[Sensitive]] = {RTRL: RealTime, SnAp: Sparse, UORO: RankOne}
 """Rules that follow the state as one vector, not unit by unit."""
 
 

@@ -1,6 +1,8 @@
-"""Credit forward in time for dense nets: E = ∂h/∂θ as a whole matrix (RTRL), or a column times a row (UORO)."""
+"""Credit forward in time for dense nets: E = ∂h/∂θ whole (RTRL), in part (SnAp-n), or as a product (UORO)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,8 +11,9 @@ from hamlearn._base import trees
 from hamlearn._base.scale import Scale
 from hamlearn.errors import ConfigError
 from hamlearn.rules.derivatives import vjp
+from hamlearn.rules.reach import jacobians, reach
 from hamlearn.rules.sensitivity import Sensitive
-from hamlearn.rules.system import Instant
+from hamlearn.rules.system import Instant, System
 from hamlearn.rules.transition import next_state
 from hamlearn.state.carry import Carry
 
@@ -49,10 +52,7 @@ class RealTime(_Whole):
 
     def _forward(self, carry: Carry, now: Instant) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         h, h_next, result, flat = self._moved_with_graph(carry, now)
-        weights = [self.system.theta[index] for index in self.own()]
-        rows = [vjp([flat], [along], [*h, *weights], keep=True) for along in torch.eye(len(flat)).to(flat)]
-        J = torch.stack([torch.cat([part.reshape(-1) for part in row[: len(h)]]) for row in rows])
-        F = [torch.stack(parts) for parts in zip(*(row[len(h) :] for row in rows), strict=True)]
+        J, F = jacobians(flat, h, [self.system.theta[index] for index in self.own()])
         with torch.no_grad():
             E = [(J @ own.flatten(1)).view_as(own) + new for own, new in zip(carry.E, F, strict=True)]
         return h_next, result, E
@@ -61,6 +61,27 @@ class RealTime(_Whole):
         along = torch.cat([leaf.reshape(-1) for leaf in z])
         for index, own in zip(self.own(), E, strict=True):
             omega[index] = omega[index] + (along @ own.flatten(1)).view_as(omega[index])
+
+
+class Sparse(RealTime):
+    """The same, where a weight reaches a number of the state within n steps; elsewhere E stays 0."""
+
+    def __init__(self, system: System, credit: Any, order: str) -> None:
+        super().__init__(system, credit, order)
+        self._masks: dict[Any, list[Tensor]] = {}
+
+    def _forward(self, carry: Carry, now: Instant) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        h_next, result, E = super()._forward(carry, now)
+        with torch.no_grad():
+            return h_next, result, [own * mask for own, mask in zip(E, self._mask(carry, now), strict=True)]
+
+    def _mask(self, carry: Carry, now: Instant) -> list[Tensor]:
+        """Found at the first step of a shape, which is an eager one."""
+        key = str(carry.spec), *(leaf.shape for leaf in carry.h)
+        if key not in self._masks:
+            given = self.system, self.own(), carry.h, carry.spec, now.sample.u, now.rates
+            self._masks[key] = reach(*given, self.credit.n)
+        return self._masks[key]
 
 
 class RankOne(_Whole):
