@@ -207,8 +207,8 @@ def _make(
         random = [row[0].to(inputs[0].device) for row in recorded.draws.rows(0, 0, 1)]
         tried = recorded.eagerly(inputs, random) if random else tried
         require_alike(tried, recorded.named(outputs(graph, [*inputs, *random])))
-        kinds: list[Kind] = ["carry"] * count  # type: ignore[assignment]
-        kinds += ["sample"] * (len(inputs) - count + len(random))
+        kinds: list[Kind] = ["carry" for _ in range(count)]
+        kinds += ["sample" for _ in range(len(inputs) - count + len(random))]
         made.loop = make_loop(graph, kinds, [False] * len(kinds), 1, inputs[0].device)
     except UnsupportedError as error:
         made.failure = error

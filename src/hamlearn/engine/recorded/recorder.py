@@ -186,7 +186,8 @@ class Recorder:
             if device.type == "cpu" and self.lanes == 1 and (reason := faster_eagerly(graph)) is not None:
                 raise UnsupportedError(reason)
             laned = [name not in self.shared for name, group in first.items() for _ in group]
-            kinds: list[Kind] = [*inputs.kinds(), *("sample" for _ in random)]
+            kinds = inputs.kinds()
+            kinds += ["sample" for _ in random]
             made.loop = make_loop(graph, kinds, laned + [True for _ in random], self.lanes, device)
             if tried is not None and tried.comparable(first):
                 require_alike(tried.led_to, self._first_step(made, inputs, random, reference.member))
