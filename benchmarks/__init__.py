@@ -1,4 +1,4 @@
-"""Benchmarks: frozen, seeded workloads whose dated reports are kept. They are no part of the installed package."""
+"""Benchmarks: frozen, seeded workloads whose dated reports are kept. They are not installed with the package."""
 
 from pathlib import Path
 

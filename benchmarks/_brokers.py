@@ -24,7 +24,7 @@ def program(name: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A port without a listener."""
     with socket.socket() as link:
         link.bind(("127.0.0.1", 0))
         return int(link.getsockname()[1])

@@ -59,7 +59,7 @@ class Contender:
     Attributes:
         name: As in tables.
         cell: One of `CELLS`.
-        rule: What is carried forward; `None` for truncated BPTT, which looks back over a window.
+        rule: The tensors carried forward; `None` for truncated BPTT, which looks back over a window.
         credit: The same as a credit of the library, where it has it.
         rates: Those tried.
         learns: Whether the state net learns; the control's does not.
@@ -146,7 +146,7 @@ class Trial:
         self.learner: Learner | None = None
 
     def learn(self, task: Task, lr: float, seed: int) -> Tensor:
-        """Outputs (steps, lanes, outputs), each told before it was learned from."""
+        """Outputs (steps, lanes, outputs), each given before it was learned from."""
         contender = self.contender
         cell, readout = contender.network(task, seed)
         restarting = Restarting(cell)
@@ -181,7 +181,7 @@ class Trial:
 
     def _by_learner(self, task: Task, steps: int, credit: Credit) -> float:
         stretch = task.samples()[:steps]
-        # A stream that stops within a sequence is refused.
+        # A stream that stops within a sequence raises an error.
         stretch[-1].boundary = task.restart is not None and task.together
         if self.learner is None:
             cell, readout = self.contender.network(task, 0)

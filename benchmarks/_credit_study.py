@@ -36,7 +36,7 @@ def study(
 ) -> dict[str, Any]:
     """Learn one task by the rules named.
 
-    The rate is chosen by the score of the first seed, the grid is kept in the report, and what is told is the mean
+    The rate is chosen by the score of the first seed, the grid is kept in the report, and the result is the mean
     over all seeds at that rate. `rates` are tried in the place of each rule's own.
     """
     make, steps = TASKS[name]

@@ -7,7 +7,7 @@ bfloat16 and everything else in float32. All on one GPU in one process:
 - eager local ticks, unaligned and aligned;
 - fused ticks: the graph of 32 of them alone (kernel), and `run(engine="compiled")` with its stream and reports.
 
-The bytes that a tick has to move, weights and costates read once and written once, are told as a share of what a
+The bytes that a tick has to move, weights and costates read once and written once, are given as a share of what a
 copy between two buffers of the GPU moves in the same time.
 """
 
@@ -33,7 +33,7 @@ _ROUNDS = 5
 
 
 def measure(quick: bool) -> Iterator[dict[str, Any]]:
-    """The copy bandwidth and all rows so far, after each row: stopped at any moment, it has told what it found."""
+    """The copy bandwidth and all rows so far, after each row: a run that is stopped leaves the rows so far."""
     large, deep = {"depth": 64, "width": 1024}, {"depth": 256, "width": 256}
     cases: list[dict[str, Any]] = [{"depth": 4, "width": 64}]
     if not quick:

@@ -87,7 +87,7 @@ def write(out: Path, name: str, results: Mapping[str, Any], rerun: str | None = 
     Args:
         out: Folder.
         name: Of the report.
-        results: What was found.
+        results: The measurements.
         rerun: The command that measured it; `None`: the benchmark of that name.
     """
     out.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ def main(depth: int, batch: int) -> None:
     torch.set_num_threads(1)
     net = MidpointSequential(*(ResidualField(WIDTH) for _ in range(depth)), tau=TAU)
     h = 0.3 * torch.randn(batch, WIDTH)
-    # What a first backward run loads is no part of it.
+    # A first backward run loads libraries, which do not count.
     Midpoint(ResidualField(WIDTH), 2, TAU)(h[:2].clone().requires_grad_()).sum().backward()
     held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     net(h.requires_grad_()).square().mean().backward()

@@ -89,7 +89,7 @@ class Load:
         return {"requests": requests, "seconds": took, "bad": self.bad, **at}
 
     def answered(self, link: Link, good: bool) -> None:
-        """Note an answer, and go on."""
+        """Note an answer, and continue."""
         now = time.perf_counter()
         self.seconds.append(now - link.began)
         self.bad += not good

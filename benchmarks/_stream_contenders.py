@@ -1,6 +1,6 @@
 """Who is measured by `hamlearn bench stream`: loops of SGD and of Hamiltonian Learning over one stream.
 
-Each function takes a problem and returns a pass over its samples. A pass goes on where the last one ended, and
+Each function takes a problem and returns a pass over its samples. A pass continues where the last one ended, and
 returns the losses of all its steps, on the CPU, in order.
 """
 
@@ -186,7 +186,7 @@ def _stream(problem: Problem) -> Stream:
 
 def _compiled_reports(learner: Learner, stream: Stream) -> Iterator[StepReport]:
     with warnings.catch_warnings():
-        # A learner that goes on eagerly is another contender.
+        # A learner that falls back to the eager engine is another contender.
         warnings.filterwarnings("error", message="engine='compiled'", category=RuntimeWarning)
         yield from learner.run(stream, engine="compiled", chunk=CHUNK)
 

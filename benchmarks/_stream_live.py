@@ -41,7 +41,7 @@ def measure(device: str, quick: bool = False) -> dict[str, Any]:
     for network, sizes in SIZES.items():
         u, target = _data(samples, sizes)
         for engine in ("compiled", "eager"):
-            # What is learned one by one takes as long for few as for many.
+            # Without blocks, the time per sample does not depend on their number.
             count = samples if engine == "compiled" else samples // 20
             for source, make in _sources(u[:count], target[:count]).items():
                 name = f"{network}, {source}, {engine}"
@@ -61,7 +61,7 @@ def _data(samples: int, sizes: tuple[int, ...]) -> tuple[torch.Tensor, torch.Ten
 
 
 def _sources(u: torch.Tensor, target: torch.Tensor) -> dict[str, Callable[[], Iterator[Iterable[Sample]]]]:
-    """Feeds by name; each call makes one that begins anew, and is closed once it has been read."""
+    """Feeds by name; each call makes a new one, and is closed once it has been read."""
     ready = [Sample(*pair) for pair in zip(u, target, strict=True)]
     lines = _lines(u, target)
 
@@ -97,7 +97,7 @@ def _send(server: socket.socket, lines: bytes) -> None:
 def _learned(
     sizes: tuple[int, ...], make: Callable[[], Iterator[Iterable[Sample]]], engine: Any, device: str
 ) -> Callable[[], object]:
-    """A pass of a learner over a feed; it goes on learning from pass to pass."""
+    """A pass of a learner over a feed; it keeps learning from pass to pass."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):

@@ -66,7 +66,7 @@ def _contenders(workload: Workload, quick: bool) -> dict[str, Make]:
 def _jax_scan() -> Make:
     if importlib.util.find_spec("jax") is None:
         return _without_jax
-    # Now, so that the import is no part of compiling a step.
+    # Now, so that the import does not count as compiling a step.
     _jax_stream.load()
     return _jax_stream.scan
 
@@ -129,7 +129,7 @@ def _cell(
 def _quartiles(passes: dict[str, contenders.Pass], rounds: int) -> dict[str, list[float]]:
     """Quartiles of the seconds of a pass; all take turns, and short passes take several in a round.
 
-    Every other turn goes backwards: who follows somebody alike finds the caches warm.
+    Every other turn goes backwards: a contender finds warm caches after a similar one.
     """
     slow = [name for name in passes if name in SLOW]
     short = [name for name in passes if name not in SLOW]

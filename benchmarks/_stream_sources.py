@@ -1,7 +1,7 @@
 """Where samples come from, for `hamlearn bench stream`: how many rows a second can be read, and learned from.
 
 Each source is read by itself in blocks, and then by the compiled engine, which learns from every row with a small
-network. What is read is the same table, in memory or in a CSV file, plain, standardised, unevenly spaced in time,
+network. Each reads the same table, in memory or in a CSV file, plain, standardised, unevenly spaced in time,
 with time stamps, or with categories and gaps.
 """
 
@@ -46,7 +46,7 @@ def measure(device: str, quick: bool = False) -> dict[str, Any]:
 
 
 def make_sources(path: Path, rows: int) -> dict[str, Callable[[], Stream]]:
-    """The sources by name; each call makes a stream that begins anew."""
+    """The sources by name; each call makes a new stream."""
     generator = torch.Generator().manual_seed(0)
     u = 3 + 2 * torch.randn(rows, COLUMNS, generator=generator)
     y = (u.sum(1) > 3 * COLUMNS).long()
@@ -99,7 +99,7 @@ def _read(stream: Stream) -> int:
 
 
 def _learned(source: Callable[[], Stream], device: str) -> Callable[[], object]:
-    """A pass of a learner over the source; it goes on learning from pass to pass."""
+    """A pass of a learner over the source; it keeps learning from pass to pass."""
     torch.manual_seed(0)
     width = source().spec.u.shape[0]
     module = nn.Sequential(nn.Linear(width, 16), nn.Tanh(), nn.Linear(16, 2)).to(device)

@@ -45,7 +45,7 @@ class Last:
 
 
 def models(classes: bool) -> dict[str, Callable[[], Any]]:
-    """What is compared, by name."""
+    """The contenders, by name."""
     from river import dummy, forest, linear_model, multiclass, preprocessing, stats, tree
 
     scaled = lambda model: preprocessing.StandardScaler() | model  # noqa: E731

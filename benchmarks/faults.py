@@ -6,7 +6,7 @@
 Each job is two ranks under `torchrun --max-restarts`, a checkpoint every 20 samples. A fault strikes one of the
 ranks at a random sample: it is killed, stopped, loses its stream, its connections or its disk. In a soak, ranks
 are killed from outside at random moments, while they start, compute or save. The judge is
-`LocalLearner` in this process: weights and costates must agree to the bit, so that no sample was lost or taken
+`LocalLearner` in this process: weights and costates must agree bit-for-bit, so that no sample was lost or taken
 twice. What each rank said when it failed is counted by the name of the error. The exit code is 1 where anything
 differs or hangs.
 """
@@ -159,7 +159,7 @@ class Job:
 
 
 def _same(folder: Path, samples: int) -> bool:
-    """Whether weights and costates are those of a run in one process, to the bit."""
+    """Whether weights and costates are those of a run in one process, bit-for-bit."""
     hyper = hl.Hyper(eta=0.5, eta_z=0.0)
     local = LocalLearner(
         _faulty_rank.network(), nn.functional.mse_loss, hyper, groups=RANKS, align=True, stacked=False

@@ -141,7 +141,7 @@ def stream(draw: random.Random, count: int) -> Iterator[Any]:
 
 
 def compared(undisturbed: Path, disturbed: Path) -> dict[str, Any]:
-    """What two runs left: weights, costates and counts to the bit, and every row of their records."""
+    """The results of two runs: weights, costates and counts bit-for-bit, and every row of their records."""
     (ours, about), (theirs, others) = (checkpoint.read(path / CHECKPOINT) for path in (undisturbed, disturbed))
     places = [_cursor(header) for header in (about, others)]
     return {
@@ -203,7 +203,7 @@ def _stamp(path: Path) -> int:
 
 
 def _until(condition: Any) -> None:
-    # A compiled engine records its step anew in each life, which takes its time on a busy machine.
+    # A compiled engine records its step again in each life, which takes its time on a busy machine.
     end = time.monotonic() + 4 * PATIENCE
     while not condition():
         assert time.monotonic() < end, "waited in vain"

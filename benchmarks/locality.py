@@ -29,7 +29,7 @@ cross_entropy = nn.functional.cross_entropy
 
 @dataclass(frozen=True)
 class Setting:
-    """One position of the dial; `groups` None is plain BackPropagation with SGD."""
+    """One number of groups; `groups` None is plain BackPropagation with SGD."""
 
     groups: int | None
     hold: int = 1
@@ -107,7 +107,7 @@ def best(
 
 
 def settings(depth: int, quick: bool) -> list[Setting]:
-    """BackPropagation, and the dial from one group to one group per layer."""
+    """BackPropagation, and local learning from one group to one group per layer."""
     groups = (1, depth) if quick else tuple(g for g in (1, 2, 3, 4, 6) if depth % g == 0)
     aligned = [Setting(g, align=True) for g in groups]
     holds = [1, 2 * depth + 2] if quick else [1, 2 * depth, 2 * depth + 4]

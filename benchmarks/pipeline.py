@@ -3,7 +3,7 @@
 Eight layers of 2,048 with tanh, batch 32, mean squared error, float32, one thread per process:
 
 - one process: `LocalLearner`, aligned, in two groups, every node computed by itself;
-- two processes: `PipelineLearner` over gloo with the same groups, bit for bit the same result;
+- two processes: `PipelineLearner` over gloo with the same groups, the same result bit-for-bit;
 - `torch.distributed.pipelining` on the same two halves: GPipe and 1F1B with four micro-batches, then
   `torch.optim.SGD.step`.
 

@@ -1,7 +1,7 @@
 """`hamlearn run` on River's bundled data sets, against the last value and an online linear model of River.
 
 Each method chooses its settings from a fixed grid on the first three tenths of a stream; what is reported is the
-test-then-train score on the other seven tenths, with learning going on from the first sample to the last.
+test-then-train score on the other seven tenths, learning from the first sample to the last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TASKS = (
     Task("Phishing", "Accuracy", "standardize = true", ("cross_entropy",)),
     Task("ImageSegments", "Accuracy", "standardize = true", ("cross_entropy",)),
     Task("TrumpApproval", "MAE", PAST, ("huber", "l1")),
-    # The feed has gaps of up to 32 hours, in which nobody saw what happened.
+    # The feed has gaps of up to 32 hours, without a reading.
     Task("WaterFlow", "MAE", f'unit = "hours"\nmax_tau = 1.0\n{PAST}', ("huber", "l1")),
 )
 
@@ -141,7 +141,7 @@ def _inputs(task: Task, rows: list[tuple[Any, Any]]) -> dict[str, list[tuple[dic
     lagged = []
     for k, (x, target, _) in enumerate(plain):
         lags = {f"lag {i}": changes[k - i] for i in range(1, 4) if k - i >= 0}
-        # The first value has none before it: to call it a change would be a jump that nobody could foresee.
+        # The first value has none before it: to call it a change would be a jump that cannot be foreseen.
         before = y[max(k - 1, 0)]
         lagged.append(({**x, **lags}, target - before, before))
     found = {"river linear on changes and lags": lagged}

@@ -91,7 +91,7 @@ def _empty_caches() -> Iterator[None]:
 
 
 def _load_compilers(device: str) -> None:
-    """What is imported and prepared once per process is no part of compiling a step."""
+    """Imports and preparations, once per process, which do not count as compiling a step."""
     with contextlib.suppress(Exception):
         torch.compile(torch.sin)(torch.ones(8, device=device))
 

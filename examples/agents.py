@@ -45,7 +45,7 @@ def main(sensors: int = 100, steps: int = 1_500) -> tuple[torch.Tensor, torch.Te
                 late.append(report.loss)
             if step == 1_000:
                 population.save(path)
-    print(f"told: {told[-1].message}"[:100])
+    print(f"warned: {told[-1].message}"[:100])
     first, last = (torch.stack(losses).nanmean(0) for losses in (early, late))
     better = int((last < first / 2).sum())
     print(f"{better} of {sensors} agents halved their error; member 7 stopped at sample {population.positions[7]}")

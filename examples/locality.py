@@ -20,7 +20,7 @@ def layer(inputs: int, outputs: int) -> nn.Linear:
 
 
 def main() -> dict[str, list[bool]]:
-    """Which digits were told right while learning, by each way."""
+    """Which digits were classified correctly while learning, for each setting."""
     torch.set_num_threads(1)
     digits = load_digits()
     u = torch.tensor(digits.data, dtype=torch.float32)

@@ -1,7 +1,7 @@
 """A network of 500 layers trained in the memory of one.
 
-Two spirals are told apart. Ordinary backpropagation through the same network gives the same gradients, and keeps
-every layer for it.
+A network classifies two spirals. Ordinary backpropagation through the same network gives the same gradients, and
+keeps every layer for it.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Learn from a CSV file with missing cells and uneven times, stop, and go on where it stopped.
+"""Learn from a CSV file with missing cells and uneven times, stop, and continue from there.
 
 python examples/stream_csv.py
 """

@@ -38,7 +38,7 @@ class Looped:
         self._loop = Loop(translate(graph, kinds, [False] * len(kinds)))
 
     def begin(self, carry: Sequence[Tensor]) -> None:
-        """Start anew, from a carry of the same shapes."""
+        """Start again, from a carry of the same shapes."""
         self.carry = [tensor.detach().clone().contiguous() for tensor in carry]
 
     def __call__(self, samples: Sequence[Tensor]) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Rules that carry ∂h/∂θ forward, plainly: exact for dense nets, and what is made of it to make it cheap.
 
-A rule begins with `start`, goes on with `step`, and says by `gradient` what a loss with z = ∂L/∂h is owed by the
+A rule begins with `start`, continues with `step`, and says by `gradient` what a loss with z = ∂L/∂h is owed by the
 weights of the state net. All are pure functions of tensors; what is carried is a flat list.
 """
 
@@ -19,10 +19,10 @@ Grads = dict[str, Tensor]
 
 
 class Rule(Protocol):
-    """What is carried forward for credit."""
+    """The tensors carried forward for credit."""
 
     def start(self, cell: Any, u: Tensor) -> list[Tensor]:
-        """What is carried before the first sample, sized by the lanes of `u`."""
+        """The carry before the first sample, sized by the lanes of `u`."""
 
     def step(
         self, cell: Any, u: Tensor, h: list[Tensor], carried: list[Tensor], noise: Tensor

@@ -9,7 +9,7 @@ from benchmarks.credit_tasks.task import LANES, Task
 
 DROPPED = 64
 RESET = 200
-"""Steps after which all lanes start anew."""
+"""Steps after which all lanes start again."""
 
 
 def henon(steps: int, seed: int = 0, lanes: int = LANES) -> Task:

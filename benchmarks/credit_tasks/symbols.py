@@ -16,7 +16,7 @@ FLOORS = {"neither lag": 0.6616, "the first": 0.5192, "both": 0.4544}
 
 
 def recall(steps: int, delay: int, seed: int = 0, lanes: int = LANES) -> Task:
-    """One of four cues at the first step of an episode, to be told at the last, `delay` + 1 steps later.
+    """One of four cues at the first step of an episode, to be named at the last, `delay` + 1 steps later.
 
     Four cue lines, a go line that marks the last step, and a random bit at every step that means nothing. Nothing
     is ever reset. Metric: accuracy over the last tenth; chance is 0.25.
@@ -53,8 +53,8 @@ def delayed_add(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
 def anbn(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
     """Strings of n a's, n b's and a separator, n uniform in 1…16: foretell the next symbol.
 
-    Each lane has strings of its own and restarts at the first symbol of each. Nobody can know when the a's end:
-    the ceiling is about 0.948.
+    Each lane has strings of its own and restarts at the first symbol of each. The end of the a's cannot be
+    predicted: the ceiling is about 0.948.
     """
     generator = torch.Generator().manual_seed(seed)
     symbols = torch.empty(steps + 1, lanes, dtype=torch.long)

@@ -27,12 +27,12 @@ class Task:
         has: Which steps have a target (steps,).
         outputs: Size of y.
         loss: Of y and target, the mean over lanes.
-        metric: What is told.
+        metric: The score.
         last: Share of the targets, counted from the end, that it is taken over.
         restart: Which lanes begin an episode at a step (steps, lanes): h, and all that is carried for credit, is
             zero before the input is taken. `None`: never.
         units: Of the recurrent net.
-        span: Steps over which something is to be remembered, for cells that can be told.
+        span: Steps over which something is to be remembered, for cells that take it as an argument.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Task:
         return [Sample(x, target if given else None, boundary=end) for x, target, given, end in rows]
 
     def score(self, y: Tensor) -> float:
-        """The metric of outputs (steps, lanes, outputs), each told before it was learned from."""
+        """The metric of outputs (steps, lanes, outputs), each given before it was learned from."""
         y, target = self._answered(y)
         scored = max(1, int(self.last * len(y)))
         return self.measured(y[-scored:], target[-scored:])

@@ -64,7 +64,7 @@ class ActorCritic(Online):
     Args:
         cell: A `Restarting` cell of 4 + 1 inputs.
         rule: Carries credit for the cell's weights.
-        maze: What is walked through.
+        maze: The environment.
         lr: Adam's rate.
         frozen: Whether the cell's weights stay as they are.
     """

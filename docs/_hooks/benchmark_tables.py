@@ -5,6 +5,7 @@ A page asks for one by `<!-- generated: benchmark NAME -->`. A figure within a s
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -190,6 +191,81 @@ def agents() -> str:
     )
 
 
+def river() -> str:
+    """`hamlearn run` and River's linear models on River's data."""
+    rows = []
+    for found in report("river")["results"]["data"]:
+        linear = [value["score"] for key, value in found.items() if key.startswith("river linear")]
+        best = max(linear) if found["metric"] == "Accuracy" else min(linear)
+        scores = [f"{score:.3f}" for score in (found["hamlearn"], found["last"], best)]
+        rows.append([f"{found['data']}, {found['metric']}", *scores])
+    return table("river", ["data", "hamlearn", "last value or class", "River linear"], rows)
+
+
+def braintrace() -> str:
+    """Credit forward in time, beside another library."""
+    rows = []
+    for found in report("credit-braintrace")["results"]["rows"].values():
+        version = found.get("versions", {}).get("braintrace", "")
+        name = found["name"].replace("braintrace", f"braintrace {version}").replace("D_RTRL", "D-RTRL")
+        rows.append([name, f"{found['microseconds']:.1f} µs", f"{found['score']:.4f}"])
+    return table("credit-braintrace", ["Hénon series, 64 units, one lane", "a step", "NMSE"], rows)
+
+
+def long_memory() -> str:
+    """Memory, time and error of the gradient over the deepest chain."""
+    found = report("memory-cpu")["rows"]
+    deepest = max(row["depth"] for row in found)
+    rows = [
+        [
+            row["method"],
+            f"{row['peak_bytes'] / 1e6:.1f} MB",
+            f"{row['seconds']:.1f} s",
+            f"{row['gradient_error']:.0e}",
+        ]
+        for row in found
+        if row["depth"] == deepest
+    ]
+    return table("memory-cpu", [f"{deepest:,} steps", "peak memory", "time", "error of the gradient"], rows)
+
+
+def rates() -> str:
+    """Scores of a small network at several learning rates."""
+    found = [data for data in report("defaults")["results"]["data"] if data["data"] in RATED]
+    rows = []
+    for rate in found[0]["grid"]:
+        scores = [data["grid"][rate] for data in found]
+        bests = [max(data["grid"].values()) for data in found]
+        marked = [
+            f"**{score:.3f}**" if score == best else f"{score:.3f}"
+            for score, best in zip(scores, bests, strict=True)
+        ]
+        rows.append([rate, *marked])
+    return table("defaults", ["lr", *RATED], rows)
+
+
+RATED = ("Phishing", "Bananas", "ImageSegments")
+
+
+def local_on_a_gpu(weights: str, batched: bool) -> str:
+    """A tick of local layers: kernels, the whole engine, and backpropagation in one CUDA graph."""
+    rows = []
+    for row in report("local-cuda")["results"]["rows"]:
+        if row["weights"] != weights or (row["batch"] > 1) != batched:
+            continue
+        took, share = row["microseconds"], row["share of copy bandwidth"]
+        graph = took.get("BackPropagation, CUDA graph")
+        name = f"{row['depth']:,} of {row['width']:,}" + (", residual" if row["residual"] else "")
+        name += f", batch {row['batch']}" if batched else ""
+        ticks = [
+            f"{took[f'{way}, kernel']:.0f} / {took[f'{way}, engine']:.0f}" for way in ("unaligned", "aligned")
+        ]
+        shares = f"{share['unaligned']:.0%} / {share['aligned']:.0%}"
+        rows.append([name, f"{graph:,.0f}" if graph else "", f"{took['unaligned, eager']:,.0f}", *ticks, shares])
+    head = ["layers, µs a tick", "BackPropagation", "eager", "unaligned, kernel / engine", "aligned"]
+    return table("local-cuda", [*head, "share of copy bandwidth"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "step": step,
     "compiled": compiled,
@@ -200,6 +276,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory": memory,
     "agents": agents,
     "others": others,
+    "river": river,
+    "braintrace": braintrace,
+    "long memory": long_memory,
+    "rates": rates,
+    "local on a GPU": lambda: local_on_a_gpu("float32", batched=False),
+    "local on a GPU in batches": lambda: local_on_a_gpu("float32", batched=True),
+    "local on a GPU in bfloat16": lambda: local_on_a_gpu("bfloat16", batched=False),
 }
 
 
@@ -229,3 +312,15 @@ def figures() -> dict[str, str]:
         found[f"score: {cell['stream']}"] = f"{scores.get('accuracy', scores.get('R2')):.3f}"
         found[f"peer: {cell['stream']}"] = f"{PEERS[cell['stream']]:.3f}"
     return found
+
+
+SHOWN = re.compile(r"(\d[\d.,]*)(?: ×)?(?: as fast)? <!-- ([^>]+) -->")
+
+
+def stale(text: str) -> dict[str, tuple[str, str | None]]:
+    """Figures that differ from the newest reports; a comment names each, as in `0.88 <!-- step over SGD -->`.
+
+    Each comes with the figure of the reports, or `None` if they have none of that name.
+    """
+    shown = {name: figure for figure, name in SHOWN.findall(text)}
+    return {name: (figure, figures().get(name)) for name, figure in shown.items() if figures().get(name) != figure}

@@ -45,6 +45,7 @@ IMAGE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
 SECONDS = re.compile(r"\{seconds of (\w+)\}")
 CODE = re.compile(r"^\{code of ([\w/.]+)\}$", re.MULTILINE)
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^ *(?:```|~~~)[ {.]*py", re.MULTILINE)
 RESULTS = "benchmarks/results"
 SHOWN = 24
 """Lines of what a block prints that are shown."""
@@ -112,6 +113,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f'??? example "{match[1]}"\n\n{indent(block, "    ")}'
 
     source = Path(page.file.abs_src_path)
+    unrun = blocks_without_output(markdown, _printed.get(source, {}))
+    if unrun:
+        raise PluginError(f"{page.file.src_uri}: the block in line {unrun[0]} is not run: begin it with ```python")
     shown = with_outputs(markdown, _printed.get(source, {}))
     if source in _printed and dirname(page.file.src_uri) == notebooks.FOLDER:
         shown = shown.replace("\n\n", f"\n\n[This page as a notebook]({source.stem}.ipynb)\n\n", 1)
@@ -134,6 +138,12 @@ def with_outputs(markdown: str, printed: dict[str, str]) -> str:
         return indent("\n\n".join(parts), match[1])
 
     return BLOCK.sub(both, markdown)
+
+
+def blocks_without_output(markdown: str, printed: dict[str, str]) -> list[int]:
+    """The lines of Python blocks that are shown and were not run, so that their output is not known."""
+    lines = [markdown.count("\n", 0, fence.start()) + 1 for fence in FENCE.finditer(markdown)]
+    return [line for line in lines if str(line) not in printed]
 
 
 def without_asserts(code: str) -> str:

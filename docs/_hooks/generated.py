@@ -6,12 +6,14 @@ sentence is `{figure NAME}`.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import benchmark_tables
 import commands
 import configuration
 import error_index
+from mkdocs.exceptions import PluginError
 
 MARK = re.compile(r"^<!-- generated: ([\w -]+) -->$", re.MULTILINE)
 FIGURE = re.compile(r"\{figure ([^}]+)\}")
@@ -36,6 +38,15 @@ def filled(text: str) -> str:
     """A page with every mark replaced by what it names; a name that is not there raises `KeyError`."""
     text = MARK.sub(lambda mark: MAKERS[mark[1]](), text)
     return FIGURE.sub(lambda figure: benchmark_tables.figures()[figure[1]], text)
+
+
+def on_pre_build(config: Any) -> None:
+    """Called by MkDocs before it builds the site: ends it if the README shows other figures than the reports."""
+    readme = Path(config.config_file_path).parent / "README.md"
+    for name, (shown, measured) in benchmark_tables.stale(readme.read_text()).items():
+        raise PluginError(
+            f"README.md shows {shown} for {name!r}, and the newest report has {measured}: write that"
+        )
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -3,7 +3,7 @@
     python examples/agent/agent.py start
     python examples/agent/agent.py stop
 
-Stopped and started again, or killed, the agent goes on where it was: nothing is lost, nothing learned twice.
+Stopped and started again, or killed, the agent continues where it was: nothing is lost, nothing learned twice.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         about = Path(f"/proc/{pid}/stat")
-        # One that has ended and waits for somebody to take note of it, lives no more.
+        # A process that has ended and was not waited for yet (a zombie) counts as ended.
         return not about.exists() or about.read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
@@ -111,7 +111,7 @@ def wait_for(port: int) -> None:
             socket.create_connection(("127.0.0.1", port), 1.0).close()
         except OSError:
             if time.monotonic() > until:
-                sys.exit(f"Nobody listens at port {port}: look at the .log files.")
+                sys.exit(f"No server listens at port {port}: look at the .log files.")
             time.sleep(0.1)
         else:
             return

@@ -93,6 +93,15 @@ def test_a_page_shows_what_each_block_prints_and_no_hidden_block(site):
     assert "assert total" not in html
 
 
+@pytest.mark.parametrize("fence", ["```py", '```python title="x"', "~~~ python", "    ```pycon"])
+def test_a_block_that_is_shown_without_its_output_ends_the_build(site, fence, caplog):
+    _, page, make = site
+    page.write_text(f"# A page\n\n```python\nprint(1)\n```\n\n{fence}\nprint(2)\n{fence[:7].rstrip('pyt ')}\n")
+    with pytest.raises(Abort):
+        make()
+    assert "deep/page.md: the block in line 7 is not run: begin it with ```python" in caplog.text
+
+
 def test_what_a_block_asserts_is_shown_as_a_reader_would_see_it():
     code = "x = 3\nassert x == 3\nassert x < 5, x\nassert sum(\n    [x, 1]\n) == 4\n\ndef f():\n    assert x\n"
     assert hook().without_asserts(code) == (

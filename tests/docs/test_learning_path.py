@@ -1,4 +1,4 @@
-"""What the site promises to somebody new: a path of tutorials, a gallery of all examples, one first screen."""
+"""What the site promises to a new reader: a path of tutorials, a gallery of all examples, one first screen."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,8 @@ TUTORIALS = sorted((DOCS / "tutorials").glob("[0-9]*.md"))
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), ROOT / "examples" / "agent" / "agent.py"])
 
 
-def test_there_are_nine_tutorials_in_the_nav_in_their_order():
-    assert [path.name[0] for path in TUTORIALS] == list("012345678")
+def test_there_are_eight_tutorials_in_the_nav_in_their_order():
+    assert [path.name[0] for path in TUTORIALS] == list("01234567")
     nav = re.findall(r"tutorials/(\d-[\w-]+\.md)", (ROOT / "mkdocs.yml").read_text())
     assert nav == [path.name for path in TUTORIALS]
 

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-ROOTS = ("docs", "README.md", "src/hamlearn")  # folders, of which .md and .py files are read, and files
+# Folders, of which .md and .py files are read, and files. Dated reports stay as they were written.
+ROOTS = (
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    ".github",
+    "examples",
+    "benchmarks",
+    "src/hamlearn",
+)
+REPORTS = "results"
 
 # Code, HTML comments, addresses, and names of parameters and errors in docstrings are not prose.
 NOT_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->|`[^`\n]*`|\]\([^)]*\)|^ +\w+(?=: )", re.DOTALL | re.MULTILINE)
@@ -35,6 +47,8 @@ PLAIN = {
     r"\broom for\b|\bshel(f|ves)\b": "space, cache",
     r"\b(go|goes|going|went|gone) on\b": "continue",
     r"\bset aside\b": "frozen",
+    r"\bset free\b": "released, freed",
+    r"\bforthwith\b|\bwhence\b|\bhenceforth\b|\bthereof\b": "a word of today",
     r"\btells? \S+( \S+){0,2} apart\b|\btold apart\b": "distinguish, classify",
     r"(^\s*|[.:;] |\*\*)(?-i:What) (is|are|was|were|has|have) [^?.:|#]*\.": "a noun: dropped messages are …",
 }
@@ -81,7 +95,7 @@ def habits(*roots: Path) -> list[str]:
         files = (
             [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.suffix in (".md", ".py"))
         )
-        for file in files:
+        for file in (file for file in files if REPORTS not in file.parts):
             prose = NOT_PROSE.sub(lambda part: re.sub(r"[^\n]", "·", part[0]), prose_of(file))
             for pattern, good in PATTERNS.items():
                 for hit in pattern.finditer(prose):
@@ -99,6 +113,12 @@ def test_prose_is_plain():
 
 SENTENCES = [
     "Nobody is told.",
+    "It is read anew.",
+    "Whoever asks gets nought.",
+    "A mended file.",
+    "Memory is lent.",
+    "The step is refused by name.",
+    "It goes on as before.",
     "It is set\naside.",
     "5 is no stream.",
     "Equal to the\nlast bit.",
