@@ -22,12 +22,9 @@ from tests.problems import random_samples
 mse = nn.functional.mse_loss
 SIZES = (3, 5, 4, 5, 4, 4, 2)
 SETTINGS: dict[str, dict[str, Any]] = {
-    "unaligned": {},
-    "unaligned, sequential": {"order": "sequential"},
-    "unaligned, held": {"hold": 4},
-    "aligned": {"align": True},
-    "aligned, sequential": {"align": True, "order": "sequential"},
-    "aligned, held": {"align": True, "hold": 4},
+    "parallel": {},
+    "sequential": {"order": "sequential"},
+    "held": {"hold": 4},
 }
 
 
@@ -65,14 +62,13 @@ def told(report: hl.StepReport) -> tuple[float, Any, Any]:
 
 
 def local(setting: str, count: int, groups: int) -> tuple[list[Any], dict[str, Any]]:
-    learner = LocalLearner(net(), mse, hyper(), groups=groups, stacked=False, **SETTINGS[setting])
+    learner = LocalLearner(net(), mse, hyper(), groups=groups, align=True, stacked=False, **SETTINGS[setting])
     samples = stream(count)
     reports = [told(r) for r in learner.run(samples[: count // 2], max_steps=count // 2)]
     reports += [told(learner.step(sample)) for sample in samples[count // 2 : -3]]
-    y = learner.predict(samples[0].u)
     before = facts(learner)
     reports += [told(r) for r in learner.run(samples[-3:])]
-    return [reports, before, y], facts(learner)
+    return [reports, before], facts(learner)
 
 
 def pipeline(setting: str, count: int, groups: int) -> tuple[list[Any], dict[str, Any]]:
@@ -91,10 +87,9 @@ def pipeline(setting: str, count: int, groups: int) -> tuple[list[Any], dict[str
     first = shown[: count // 2] if ends else None
     reports = [told(r) for r in learner.run(first, max_steps=count // 2)]
     reports += [told(learner.step(sample if ends else None)) for sample in shown[count // 2 : -3]]
-    y = learner.predict(samples[0].u if learner.rank == 0 else None)
     before = facts(learner)
     reports += [told(r) for r in learner.run(shown[-3:] if ends else None)]
-    return [reports, before, y], facts(learner)
+    return [reports, before], facts(learner)
 
 
 def all_settings(count: int, groups: int) -> dict[str, Any]:
@@ -123,12 +118,12 @@ def saved_and_resumed(groups: int, folder: str, write: bool) -> dict[str, Any]:
     return {setting: work(setting, groups, f"{folder}/{setting}") for setting in RESUMED}
 
 
-RESUMED = ("unaligned", "aligned", "aligned, sequential")
+RESUMED = ("parallel", "sequential")
 
 
 def struck(kind: str, victim: int, folder: str) -> None:
     """An endless run that a fault ends on one rank, which must be the end of it on all of them."""
-    learner = PipelineLearner(net(), mse, hyper(), timeout=4, align=True)
+    learner = PipelineLearner(net(), mse, hyper(), timeout=4)
 
     def attacked() -> Iterator[hl.Sample]:
         for k, sample in enumerate(itertools.cycle(stream(35))):
@@ -163,9 +158,10 @@ def wide_layers(folder: str | None) -> dict[str, Any]:
     wide.LARGE = 1
     found = {}
     for setting in RESUMED:
-        options, samples = SETTINGS[setting], wide_samples(30)
+        options, samples = dict(SETTINGS[setting]), wide_samples(30)
         if folder is None:
-            alone = LocalLearner(wide_net(), mse, hl.Hyper.from_sgd(lr=0.1), groups=5, stacked=False, **options)
+            options |= {"align": True, "stacked": False}
+            alone = LocalLearner(wide_net(), mse, hl.Hyper.from_sgd(lr=0.1), groups=5, **options)
             list(alone.run(samples))
             assert any(isinstance(omega, costates.Outer) for omega in alone._ticker.omega)
             found[setting] = facts(alone)
@@ -201,7 +197,7 @@ def skipped(alone: bool) -> dict[str, Any]:
     if alone:
         learner = LocalLearner(skipping(), mse, rates, align=True, stacked=False)
     else:
-        learner = PipelineLearner(skipping(), mse, rates, groups=6, align=True, timeout=20)
+        learner = PipelineLearner(skipping(), mse, rates, groups=6, timeout=20)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(83, 2, 3, dtype=torch.float64, generator=generator)
     targets = [None if k % 5 == 3 else u.sin() for k, u in enumerate(drawn)]
@@ -234,6 +230,6 @@ def turned(alone: bool) -> dict[str, Any]:
     if alone:
         learner = LocalLearner(net, mse, hl.Hyper(eta_z=0.2), align=True, stacked=False)
     else:
-        learner = PipelineLearner(net, mse, hl.Hyper(eta_z=0.2), align=True, timeout=20)
+        learner = PipelineLearner(net, mse, hl.Hyper(eta_z=0.2), timeout=20)
     list(learner.run(samples))
     return facts(learner)

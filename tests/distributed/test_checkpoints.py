@@ -30,12 +30,12 @@ def test_a_checkpoint_of_two_ranks_continues_bit_for_bit(tmp_path: Path) -> None
         assert names == ["tick-000000000020", "tick-000000000030"]
 
 
-def pipeline(groups: int | None, **setting: bool) -> PipelineLearner:
+def pipeline(groups: int | None, **setting: str) -> PipelineLearner:
     return PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=groups, **setting)
 
 
 def saved_by_two(folder: str) -> dict[str, Any]:
-    learner = pipeline(4, align=True)
+    learner = pipeline(4)
     list(learner.run(jobs.stream(9), max_steps=9))
     learner.save(folder)
     return jobs.facts(learner)
@@ -46,7 +46,7 @@ def test_other_ranks_and_other_groups_take_weights_and_costates_by_name_if_they_
 ) -> None:
     expected = joined(values(saved_by_two, 2, tmp_path / "ranks", str(tmp_path)))
     for groups, cause in ((4, "saved by 2 ranks, this job has 1"), (2, r"saved with the groups .* this learner")):
-        other = pipeline(groups, align=True)
+        other = pipeline(groups)
         before = jobs.facts(other)
         with pytest.raises(CheckpointError, match=f"{cause}.*drop=True"):
             other.load(tmp_path)
@@ -67,8 +67,8 @@ def test_a_checkpoint_of_another_setting_or_a_damaged_one_is_refused(tmp_path: P
     learner = pipeline(2)
     list(learner.run(jobs.stream(7)))
     learner.save(tmp_path)
-    with pytest.raises(CheckpointError, match="align = False, this learner has True"):
-        pipeline(2, align=True).load(tmp_path)
+    with pytest.raises(CheckpointError, match="order = 'parallel', this learner has 'sequential'"):
+        pipeline(2, order="sequential").load(tmp_path)
     other = PipelineLearner(jobs.net(), jobs.mse, hl.Hyper(), groups=2)
     with pytest.raises(CheckpointError, match="new_hyper=True"):
         other.load(tmp_path)

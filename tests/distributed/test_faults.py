@@ -40,7 +40,7 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
     whole = complete(tmp_path / "saved")
     assert [path.name for path in whole] == ["tick-000000000010", "tick-000000000020"]
     for path in whole:
-        learner = PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=3, align=True)
+        learner = PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=3)
         learner.load(path, drop=True)
         assert learner.position == learner.ticks == int(path.name.removeprefix("tick-"))
 

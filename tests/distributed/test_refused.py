@@ -76,7 +76,7 @@ def test_ranks_that_fall_out_of_step_say_so(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_does_not_fit_is_refused_before_other_ranks_hear_of_it() -> None:
-    learner = PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=2, align=True)
+    learner = PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=2)
     good = jobs.stream(1)[0]
     learner.step(good)
     before = jobs.facts(learner)
@@ -106,16 +106,18 @@ def cuts() -> list[str]:
         refused(nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh()), jobs.mse, hl.Hyper()),
         refused(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), jobs.mse, hl.Hyper()),
         refused(jobs.net(), jobs.mse, hl.Hyper(), on_nonfinite="skip"),
+        refused(jobs.net(), jobs.mse, hl.Hyper(), align=False),
     ]
 
 
 def test_graphs_that_cannot_be_cut_between_ranks_are_named(tmp_path: Path) -> None:
     for told in values(cuts, 2, tmp_path):
-        skip, shared, weightless, skipping = told
+        skip, shared, weightless, skipping, unaligned = told
         assert "the edge 'a' → 'd' passes over the border before rank 1" in skip
         assert "share a weight" in shared
         assert "no weights to learn" in weightless
         assert "on_nonfinite='skip'" in skipping
+        assert "leave align=True" in unaligned
 
 
 def test_ranks_that_were_started_but_are_not_connected_do_not_learn_alone(monkeypatch: pytest.MonkeyPatch) -> None:

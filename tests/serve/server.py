@@ -64,7 +64,7 @@ class Server:
         assert not self._thread.is_alive()
 
     def agent(self, key: str = "") -> Any:
-        return self.service.agents.get(key)
+        return self.service.agents.of(key)
 
     def learner(self, key: str = "") -> Any:
         return self.agent(key).learner

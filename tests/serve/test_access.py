@@ -76,11 +76,10 @@ def test_tokens_are_rotated_without_a_restart_and_a_broken_file_changes_nothing(
 
 def test_failed_logins_are_delayed_and_others_are_answered_meanwhile(server, monkeypatch):
     monkeypatch.setattr(access, "DELAY", 0.5)
-    monkeypatch.setattr(access, "DELAYED", 3)
     began = time.monotonic()
     answers = server.ask_all([("/state", None)] * 8)
     assert time.monotonic() - began >= 0.5
-    assert sorted(answer.status for answer in answers) == [401] * 3 + [429] * 5
+    assert {answer.status for answer in answers} == {401}
     began = time.monotonic()
     assert ask(server, "/state").status == 200
     assert time.monotonic() - began < 0.4

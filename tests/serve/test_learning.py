@@ -119,7 +119,7 @@ def next_fresh(server):
     """The key of an agent that has not taken anything: all begin with the weights of the seed."""
     query = next(KEYS)
     server.ask(f"/label{query}", {"id": 1, "target": [0.0]})
-    server.service.agents.get(query.partition("=")[2], make=True)
+    server.service.agents.of(query.partition("=")[2], make=True)
     return query
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.experiments.run import run
-from hamlearn.serve import load, opened, serve
+from hamlearn.serve import Service, load, serve
 from hamlearn.serve import server as serving
 from tests.serve.process import CONFIG, Process
 from tests.serve.server import ONE, Server
@@ -111,6 +111,12 @@ def test_a_folder_or_a_port_in_use_is_named_and_a_server_stops_while_clients_are
             began = time.monotonic()
             assert server.terminate() == (0, [])
             assert time.monotonic() - began < 10
+
+
+def test_a_server_that_is_stopped_at_once_stops_in_order(tmp_path):
+    for _ in range(2):
+        with Process(tmp_path) as server:
+            assert server.terminate() == (0, [])
 
 
 def test_the_port_opens_when_all_agents_can_answer_and_not_before(tmp_path, monkeypatch):
@@ -219,5 +225,5 @@ def test_a_served_learner_is_evaluated_in_python_from_its_checkpoint(finished, t
         found = [one["y"][0] for one in server.ask("/evaluate", rows).value]
         server.terminate()
     settings = load(folder, tmp_path / "out")
-    learner, stream = opened(settings), settings.run.stream
+    learner, stream = Service(settings).agents[""].learner, settings.run.stream
     assert [float(stream.unscale(learner.predict(stream.encode(row)))) for row in rows] == pytest.approx(found)

@@ -123,7 +123,9 @@ def test_a_batch_over_its_bound_a_route_and_a_method_that_do_not_exist_are_refus
         head = b" HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade, close\r\n\r\n"
         assert server.say(b"GET " + route + head).startswith(b"HTTP/1.1 404")
     assert server.ask("/evaluate", method="GET").status == 405
-    assert "See /openapi.json" in server.ask("/nowhere").value["error"]
+    for path in ("/nowhere", "/state/"):
+        refused = server.ask(path)
+        assert (refused.status, "See /openapi.json" in refused.value["error"]) == (404, True)
     refused = server.ask("/predict", [ONE] * 11)
     assert (refused.status, "of length <= 10" in refused.value["error"]) == (422, True)
     assert server.ask("/evaluate", [ONE] * 10).status == 200

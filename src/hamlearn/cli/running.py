@@ -120,7 +120,7 @@ def serve(
     """
 
     def ready(address: str, service: Any) -> None:
-        first = service.agents.get("")
+        first = service.agents[""]
         typer.echo(f"Serving at {address}, from sample {first.journal.samples}. Stop with Ctrl-C.")
 
     given = {"host": host, "port": port, "log": log, "behind_proxy": behind_proxy or None}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -10,13 +11,83 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn.distributed.engines import Border
-from hamlearn.distributed.headers import SIZE, Form, Header, from_numbers, to_numbers
 from hamlearn.distributed.messages import HEADER, Peer, Sender
 from hamlearn.distributed.parts import Part
 from hamlearn.engine.setting import no_sample, require_gradients
 from hamlearn.engine.ticks.ticker import check_input
-from hamlearn.errors import SampleError
+from hamlearn.errors import ConfigError, RankError
 from hamlearn.sample import Sample
+
+Kind = Literal["sample", "end", "pause"]
+_KINDS: tuple[Kind, ...] = ("sample", "end", "pause")
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+_DIMENSIONS = 8
+_STEP = 5
+SIZE = _STEP + 2 + _DIMENSIONS
+
+Form = tuple[tuple[int, ...], torch.dtype]
+
+
+class Header(NamedTuple):
+    """One step of the pipeline.
+
+    Attributes:
+        kind: A sample, the end of the stream, or a pause because `max_steps` is reached.
+        tick: How many ticks have been made before this step.
+        boundary: Whether the sample ends its sequence.
+        tau: Time step of the sample; `None` takes that of `Hyper`.
+        fresh: Whether the first rank holds no state and no sample in flight.
+    """
+
+    kind: Kind
+    tick: int
+    boundary: bool = False
+    tau: float | None = None
+    fresh: bool = False
+
+    def check(self, tick: int, fresh: bool) -> None:
+        """Raise unless this rank stands where the first one does."""
+        if self.tick != tick or self.fresh != fresh:
+            raise RankError(
+                f"the first rank is at tick {self.tick}{' after a reset' * self.fresh}, this one at tick "
+                f"{tick}{' after a reset' * fresh}: call step, run, flush, reset and load on every rank alike"
+            )
+
+    def check_sample(self, sample: Sample) -> None:
+        """Raise unless a sample is of the same instant as that of the first rank."""
+        own = sample.tau, bool(sample.boundary)
+        if own != (self.tau, self.boundary):
+            raise RankError(
+                f"at tick {self.tick} the first rank took a sample with tau={self.tau}, boundary={self.boundary}, "
+                f"the last one has a target with tau={own[0]}, boundary={own[1]}: give both the same stream"
+            )
+
+
+def to_numbers(header: Header, form: Tensor | None) -> Tensor:
+    """A header, and the form of the state that follows, as a tensor that always has the same size.
+
+    Example:
+        >>> from_numbers(to_numbers(Header("sample", 7, tau=0.5), torch.ones(2, 1)))
+        (Header(kind='sample', tick=7, boundary=False, tau=0.5, fresh=False), ((2, 1), torch.float32))
+    """
+    kind, tick, boundary, tau, fresh = header
+    numbers = [_KINDS.index(kind), tick, boundary, math.nan if tau is None else tau, fresh, -1.0, 0.0]
+    if form is not None:
+        if form.dim() > _DIMENSIONS or form.dtype not in _DTYPES:
+            raise ConfigError(
+                f"a state of {form.dtype}{list(form.shape)} cannot pass from rank to rank: it may have "
+                f"{_DIMENSIONS} dimensions at most, and one of the types {[str(d) for d in _DTYPES]}"
+            )
+        numbers[_STEP:] = [_DTYPES.index(form.dtype), form.dim(), *form.shape]
+    return torch.tensor(numbers + [0.0] * (SIZE - len(numbers)), dtype=torch.float64)
+
+
+def from_numbers(message: Tensor) -> tuple[Header, Form | None]:
+    """The header and the form that `to_numbers` was given."""
+    kind, tick, boundary, tau, fresh, dtype, dim, *shape = message.tolist()
+    known = None if math.isnan(tau) else tau
+    form = None if dtype < 0 else (tuple(int(size) for size in shape[: int(dim)]), _DTYPES[int(dtype)])
+    return Header(_KINDS[int(kind)], int(tick), bool(boundary), known, bool(fresh)), form
 
 
 class Announcements:
@@ -27,7 +98,6 @@ class Announcements:
         border: Its other lines, for which the template of incoming states is kept here.
         before: The rank before.
         after: The rank behind.
-        align: Whether samples may have any form at any tick.
         finite: Whether inputs have to be finite.
 
     Attributes:
@@ -35,30 +105,24 @@ class Announcements:
     """
 
     def __init__(
-        self, part: Part, border: Border, before: Peer | None, after: Peer | None, *, align: bool, finite: bool
+        self, part: Part, border: Border, before: Peer | None, after: Peer | None, *, finite: bool
     ) -> None:
         self._part, self._border, self._before = part, border, before
         self._sender = None if after is None else Sender(after, HEADER)
-        self._align, self._finite = align, finite
+        self._finite = finite
         self.last = ""
         # The form of the last input, and the state that this part shows for it.
         self._key: str | None = None
         self._shown: Tensor | None = None
 
-    def form_of(self, sample: Sample | None, *, fresh: bool) -> Tensor | None:
+    def form_of(self, sample: Sample | None) -> Tensor | None:
         """On the first rank: the form of the state that is shown for a sample; raises if it cannot be shown."""
         if not isinstance(sample, Sample):
             raise no_sample(sample)
         require_gradients()
-        if self._align and self._finite:
+        if self._finite:
             check_input(sample.u, "raise")
-        key = trees.describe(sample.u)
-        if self._key not in (None, key) and not fresh and not self._align:
-            raise SampleError(
-                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
-                "of a sequence with boundary=True, or reset()"
-            )
-        return self._form_shown(sample.u, key)
+        return self._form_shown(sample.u, trees.describe(sample.u))
 
     def send(self, header: Header, form: Tensor | None = None) -> None:
         """Pass a header, and the form of the state that follows, to the rank behind this one, if there is one."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.machine import versions
-from hamlearn.distributed.engines import PartAligned, PartUnaligned
+from hamlearn.distributed.engines import PartAligned
 from hamlearn.distributed.folders import newest_of
 from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.errors import CheckpointError
@@ -72,7 +72,7 @@ def write(held: RankState, folder: Path) -> None:
     """Write all that a rank holds; nothing of it may be under way."""
     ticker, rule = held.ticker, held.ticker.rule
     system = ticker.system
-    assert isinstance(rule, PartAligned | PartUnaligned)
+    assert isinstance(rule, PartAligned)
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
     tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
     for (name,), omega in zip(system.slot_names, ticker.omega, strict=True):
@@ -84,12 +84,10 @@ def write(held: RankState, folder: Path) -> None:
         "t": ticker.t,
         "updates": ticker.updates,
         "shown": ticker.shown,
-        "number": rule.ticks_made(ticker.carry),
+        "number": ticker.carry.number,
         "reader": held.reader.state_dict(),
         "carry": carry,
     }
-    if isinstance(rule, PartUnaligned) and rule.arrived is not None:
-        tensors["arrived"] = rule.arrived
     checkpoint.write(_file(folder, held.rank), tensors | carried | random_state(), about)
 
 
@@ -104,7 +102,6 @@ def read(held: RankState, path: Path, *, new_hyper: bool, drop: bool) -> Callabl
     with checkpoint.reading(path):
         _, first = checkpoint.read(_file(path, 0))
         _require(path, first["config"], held.config, new_hyper=new_hyper)
-        beside: dict[str, Any] = {}
         if drop:
             tensors, about = _joined(path, first["ranks"])
             left, carry, random = Tensors(tensors), rule.empty(), random_state()
@@ -116,10 +113,7 @@ def read(held: RankState, path: Path, *, new_hyper: bool, drop: bool) -> Callabl
             left = Tensors(tensors)
             carry = rule.loaded(unpack(about["carry"], left, "carry/", device))
             random = {name: left.take(name) for name in left.names() if name.startswith("rng/")}
-        if isinstance(rule, PartUnaligned):
-            arrived = left.keep("arrived", device) if "arrived" in left and not drop else None
-            beside = {"number": about["number"], "arrived": arrived}
-        return _taken(held, left, about, carry, beside, random)
+        return _taken(held, left, about, carry, random)
 
 
 def load_local(learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
@@ -194,23 +188,9 @@ def _require_same_ranks(path: Path, saved: dict[str, Any], held: RankState) -> N
 
 
 def _taken(
-    held: RankState,
-    left: Tensors,
-    about: dict[str, Any],
-    carry: Any,
-    beside: dict[str, Any],
-    random: dict[str, Tensor],
+    held: RankState, left: Tensors, about: dict[str, Any], carry: Any, random: dict[str, Tensor]
 ) -> Callable[[], None]:
-    """What a checkpoint changes in a learner, as a call that changes all of it or nothing.
-
-    Args:
-        held: What the learner holds.
-        left: Tensors of the checkpoint.
-        about: The rest of it.
-        carry: What the rule is to carry.
-        beside: What the rule is to hold beside that.
-        random: State of the random number generators.
-    """
+    """What a checkpoint changes in a learner, as a call that changes all of it or nothing."""
     ticker, wiring = held.ticker, held.ticker.system.wiring
     named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
     named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
@@ -220,7 +200,6 @@ def _taken(
 
     def swap() -> None:
         vars(ticker).update(moved)
-        vars(ticker.rule).update(beside)
         held.reader.load_state_dict(about["reader"])
 
     return lambda: take_up([Loading(values, swap, random)])

@@ -1,4 +1,4 @@
-"""The rules of `LocalLearner` over a part of the graph: at its borders, messages stand for the neighbours."""
+"""Aligned ticks of `LocalLearner` over a part of the graph: at its borders, messages stand for the neighbours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hamlearn.distributed.parts import Part
 from hamlearn.rules.local.aligned import Aligned, Tick
 from hamlearn.rules.local.flights import Pipeline, own_copy
 from hamlearn.rules.local.rule import Done, Now, Proposal
-from hamlearn.rules.local.unaligned import Nodes, Unaligned, seen
 from hamlearn.sample import Sample
 
 
@@ -62,10 +61,6 @@ class PartAligned(Aligned):
         h = dict.fromkeys(self.part.system.wiring.inputs, (0, last))
         h |= {cell.name: (plan.shown(cell.name), max(plan.shown(cell.name), last)) for cell in cells}
         return h, {cell.name: (0, last) for cell in cells if cell.name in plan.backward}
-
-    def ticks_made(self, carry: Pipeline) -> int:
-        """Ticks made so far."""
-        return carry.number
 
     def fresh(self, carry: Pipeline) -> bool:
         """Whether no sample is in flight."""
@@ -183,90 +178,3 @@ class PartAligned(Aligned):
     def dropped(self, carry: Pipeline) -> Pipeline:
         """Drop all samples in flight, once their messages have come."""
         return super().dropped(self.settle(carry))
-
-
-class PartUnaligned(Unaligned):
-    """Unaligned ticks of one part: states travel from tick to tick, messages of costates within a tick.
-
-    Attributes:
-        number: Ticks made so far.
-        arrived: The state that the rank before showed after the last tick.
-    """
-
-    def __init__(self, part: Part, border: Border) -> None:
-        super().__init__(part.system)
-        self.part = part
-        self.border = border
-        self.number = 0
-        self.arrived: Tensor | None = None
-
-    def ticks_made(self, carry: Nodes) -> int:
-        """Ticks made so far."""
-        return self.number
-
-    def fresh(self, carry: Nodes) -> bool:
-        """Whether there are no states."""
-        return not carry.h
-
-    def begin(self, carry: Nodes, u: Any) -> Nodes:
-        """As for a whole graph, with what comes from the rank before in the place of u; that begins at zero."""
-        inner = self.border.template
-        if inner is not None and not carry.h:
-            self.arrived = inner
-        return super().begin(carry, u if inner is None else inner)
-
-    def own(self, sample: Sample) -> Sample:
-        """What this rank needs of a sample: the target on the last rank only."""
-        if self.part.shown is None or sample.target is None:
-            return sample
-        return Sample(sample.u, None, sample.tau, sample.boundary)
-
-    def inputs(self, sample: Sample) -> dict[str, Any]:
-        """The states that the rank before showed after the last tick."""
-        if self.part.border is None:
-            return super().inputs(sample)
-        self._take_states()
-        assert self.arrived is not None
-        return {self.part.border: self.arrived}
-
-    def states_leave(self, h1: list[Tensor], *, over: bool) -> None:
-        """Send the state that the rank behind needs in the next tick, and ask for that of the rank before."""
-        border, name = self.border, self.part.shown
-        if border.states_out is not None and name is not None and not over:
-            state = seen(self.system.cells, h1)[name]
-            border.states_out.send([Item(self.number, 0, state, state)])
-        if border.states_in is not None and border.template is not None and not over:
-            border.states_in.expect([Item(self.number, 0, border.template)], self.number)
-
-    def costates_meet(self, carry: Nodes, incoming: dict[str, Tensor]) -> None:
-        """Exchange the messages of this tick: they come from costates that all ranks have had since the last."""
-        border, part = self.border, self.part
-        if border.costates_in is not None and part.shown is not None:
-            form = seen(self.system.cells, carry.h)[part.shown]
-            border.costates_in.expect([Item(self.number, 0, form)], self.number)
-        if border.costates_out is not None and border.template is not None:
-            message = incoming.get(part.border or "")
-            border.costates_out.send([Item(self.number, 0, border.template, message)])
-        for item in () if border.costates_in is None else border.costates_in.take():
-            if item.value is not None:
-                incoming[part.shown or ""] = item.value
-        self.number += 1
-
-    def _take_states(self) -> None:
-        for item in () if self.border.states_in is None else self.border.states_in.take():
-            self.arrived = item.value
-
-    def settle(self, carry: Nodes) -> Nodes:
-        """The carry once all that is under way has come, so that nothing of this learner is elsewhere."""
-        self._take_states()
-        self.border.settle()
-        return carry
-
-    def dropped(self, carry: Nodes) -> Nodes:
-        """Start again with the next sample, once the messages under way have come."""
-        self.settle(carry)
-        self.arrived = None
-        return super().dropped(carry)
-
-
-Engine = PartAligned | PartUnaligned

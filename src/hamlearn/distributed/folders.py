@@ -16,12 +16,7 @@ _PARTIAL = ".partial"
 
 
 def complete(folder: str | os.PathLike[str]) -> list[Path]:
-    """The complete checkpoints in a folder, the oldest first.
-
-    Example:
-        >>> complete("no such folder")
-        []
-    """
+    """The complete checkpoints in a folder, the oldest first."""
     folder = Path(folder)
     return sorted(path for path in folder.iterdir() if is_checkpoint(path)) if folder.is_dir() else []
 

@@ -12,17 +12,15 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hamlearn._base.replay import evaluating
 from hamlearn.distributed import checkpoints
-from hamlearn.distributed.announcements import Announcements
-from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
+from hamlearn.distributed.announcements import Announcements, Header
+from hamlearn.distributed.engines import Border, PartAligned
 from hamlearn.distributed.folders import complete, newest_of, sweep, write_together
-from hamlearn.distributed.headers import Header
-from hamlearn.distributed.messages import COSTATE, STATE, Item, Peer, Receiver, Sender
+from hamlearn.distributed.messages import COSTATE, STATE, Peer, Receiver, Sender
 from hamlearn.distributed.parts import Part, part_of
 from hamlearn.distributed.place import find_place
 from hamlearn.engine.ticks.ticker import Ticker
-from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, RankError, SampleError, StreamError
+from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings, check_setting
 from hamlearn.rules.local.local_system import Losses, OrderName
@@ -32,7 +30,7 @@ from hamlearn.streams.reader import Reader
 
 
 class PipelineLearner(Settings):
-    """`LocalLearner` over the ranks of `torch.distributed`: every group of nodes at work in every tick.
+    """`LocalLearner(align=True)` over the ranks of `torch.distributed`: each group of nodes at work in every tick.
 
     The equations are those of `LocalLearner`, and so are the results, bit-for-bit: what a group needs in a tick,
     its neighbours computed in the tick before, so that states travel forward and costates back while a tick is
@@ -51,7 +49,8 @@ class PipelineLearner(Settings):
         groups: As for `LocalLearner`; `None`: one per rank. Where there are more groups than ranks, a rank
             computes several consecutive ones.
         hold: Ticks that each sample is shown for.
-        align: Whether costates meet the inputs of their own samples, so that a new sample may enter at every tick.
+        align: A pipeline is aligned: costates meet the inputs of their own samples, and a new one enters at every
+            tick.
         order: `"parallel"` or `"sequential"`.
         on_nonfinite: `"raise"` or `"ignore"`. To skip a sample, all ranks would have to wait for each other.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
@@ -60,7 +59,7 @@ class PipelineLearner(Settings):
         >>> import torch, hamlearn as hl
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         >>> mse = torch.nn.functional.mse_loss
-        >>> learner = hl.distributed.PipelineLearner(net, mse, hl.Hyper(), groups=[2], align=True)
+        >>> learner = hl.distributed.PipelineLearner(net, mse, hl.Hyper(), groups=[2])
         >>> stream = [hl.Sample(torch.full((1, 2), k / 5), torch.ones(1, 1)) for k in range(5)]
         >>> len(list(learner.run(stream))), learner.rank, learner.ranks, learner.nodes
         (5, 0, 1, ['1', '2'])
@@ -73,7 +72,7 @@ class PipelineLearner(Settings):
         hyper: Hyper,
         groups: Groups = None,
         hold: int = 1,
-        align: bool = False,
+        align: bool = True,
         order: OrderName = "parallel",
         on_nonfinite: Literal["raise", "ignore"] = "raise",
         *,
@@ -86,6 +85,8 @@ class PipelineLearner(Settings):
         part, config = None, dict[str, Any]()
         try:
             check_setting(hyper, hold, align, False, order, on_nonfinite)
+            if not align:
+                raise ConfigError("a pipeline is aligned: leave align=True, or use LocalLearner in one process")
             if on_nonfinite not in ("raise", "ignore"):
                 raise ConfigError(
                     f"on_nonfinite={on_nonfinite!r} would need all ranks to wait for each other: use 'raise'"
@@ -112,10 +113,10 @@ class PipelineLearner(Settings):
         if place.rank < place.ranks - 1:
             after = Peer(place, place.rank + 1, device.type)
             border.states_out, border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
-        self._engine: Engine = PartAligned(part, border) if self._align else PartUnaligned(part, border)
+        self._engine = PartAligned(part, border)
         self._ticker = Ticker(part.system, self._engine, on_nonfinite)
         finite = on_nonfinite != "ignore"
-        self._announced = Announcements(part, border, before, after, align=self._align, finite=finite)
+        self._announced = Announcements(part, border, before, after, finite=finite)
 
     @property
     def rank(self) -> int:
@@ -144,17 +145,13 @@ class PipelineLearner(Settings):
 
     @property
     def delays(self) -> dict[str, int]:
-        """Aligned: ticks from a group's computing of a sample to its learning from it, for this rank's groups."""
-        if not self._align:
-            raise ConfigError(
-                "delays are defined for align=True: otherwise a costate meets whatever input is there"
-            )
+        """Ticks from a group's computing of a sample to its learning from it, for this rank's groups."""
         return {name: self._part.plan.delays(name)[0] for name in self.nodes}
 
     @property
     def ticks(self) -> int:
         """Ticks made so far."""
-        return self._engine.ticks_made(self._ticker.carry)
+        return int(self._ticker.carry.number)
 
     @property
     def position(self) -> int:
@@ -188,10 +185,10 @@ class PipelineLearner(Settings):
         return report
 
     def flush(self) -> list[StepReport]:
-        """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
+        """Let the samples in flight pass through, without a new one; returns their reports."""
         reports = []
         with self._place.together():
-            while self._align and not self._engine.fresh(self._ticker.carry):
+            while not self._engine.fresh(self._ticker.carry):
                 report = self._ticker.show(None, 1)
                 if report is not None:
                     reports.append(report)
@@ -210,8 +207,8 @@ class PipelineLearner(Settings):
     ) -> Iterator[StepReport]:
         """Take samples from `stream` and yield a report for each, in order, on every rank at the same tick.
 
-        On the last rank reports hold the outputs and losses; elsewhere `y` and `loss` are `None`. Aligned, they
-        come some ticks after their samples, and a finite stream is flushed at its end.
+        On the last rank reports hold the outputs and losses; elsewhere `y` and `loss` are `None`. They come some
+        ticks after their samples, and a finite stream is flushed at its end.
 
         Args:
             stream: On the first and on the last rank, the same samples; the first looks at u, the last at the
@@ -281,7 +278,7 @@ class PipelineLearner(Settings):
         fresh, form = self._engine.fresh(self._ticker.carry), None
         if self.rank == 0:
             # Raises for a bad sample before anything is sent to the others.
-            form = self._announced.form_of(sample, fresh=fresh)
+            form = self._announced.form_of(sample)
         with self._place.together():
             if self.rank:
                 header = self._follow()
@@ -312,35 +309,6 @@ class PipelineLearner(Settings):
         with self._place.together():
             self._announced.settle()
             self._border.settle()
-
-    @torch.no_grad()
-    def predict(self, u: Any = None) -> Any:
-        """The output for `u`, in evaluation mode, on the last rank; `None` elsewhere. Nothing moves.
-
-        Args:
-            u: Looked at on the first rank.
-        """
-        border, wiring, tick = self._border, self._system.wiring, self.ticks
-        self._settle()
-        with self._place.together(), evaluating(self.module):
-            if self.rank:
-                header, form = self._announced.take()
-                if header.kind != "predict" or form is None or border.states_in is None:
-                    raise RankError(
-                        f"the first rank sent {header.kind!r}, not a prediction: call predict() on all"
-                    )
-                like = torch.empty(form[0], dtype=form[1], device=self._system.theta[0].device)
-                border.states_in.expect([Item(tick, 0, like)], tick)
-                u = border.states_in.take()[0].value
-            h = wiring.forward(u)
-            name = self._part.shown
-            if name is None:
-                return self._system.read(h)
-            assert border.states_out is not None
-            self._announced.send(Header("predict", tick), h[name])
-            border.states_out.send([Item(tick, 0, h[name], h[name])])
-        self._settle_sent()
-        return None
 
     def reset(self) -> None:
         """Forget states and costates of nodes, and samples in flight, on every rank alike. ω, θ and t stay."""
@@ -392,7 +360,7 @@ class PipelineLearner(Settings):
                 sweep(Path(folder))
                 names = [path.name for path in complete(folder)]
                 newest = int(names[-1].removeprefix("tick-")) if names else -1
-            newest = self._place.from_first(newest)
+            newest = self._place.gathered(newest)[0]
         if newest >= 0:
             self.load(Path(folder) / f"tick-{newest:012d}")
         return newest >= 0

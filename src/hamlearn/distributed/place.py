@@ -10,7 +10,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from hamlearn.errors import ConfigError, HamlearnError, RankError, shown
@@ -95,13 +94,6 @@ class Place:
                         f"rank {rank} has {key} = {shown(other[key])}, rank 0 has {shown(value)}: "
                         "start every rank with the same configuration and versions"
                     )
-
-    def from_first(self, number: int) -> int:
-        """The number that the first rank gives."""
-        sent = torch.tensor([number])
-        if self.ranks > 1:
-            self.guarded(partial(dist.broadcast, sent, 0, group=self.group("control")))
-        return int(sent)
 
     def close(self) -> None:
         """Close this learner's groups."""

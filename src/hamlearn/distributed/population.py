@@ -1,4 +1,4 @@
-"""A population over ranks: each rank a slice of the members and of their streams, one report of them all."""
+"""A population over ranks: each rank a slice of the members, one report of them all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from hamlearn.state.identity import identity
 from hamlearn.state.saving import take_up
 
 FORMAT = "hamlearn-population-1"
-Streams = Sequence[Iterable[Sample]] | Callable[[int], Iterable[Sample]]
 
 
 class ShardedReport(NamedTuple):
@@ -63,8 +62,6 @@ class ShardedPopulation:
         hyper: Hyper-parameter settings of all members.
         seeds: Seeds of the first weights of all members.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
-        streams: One stream for each of all members, in their order, or a function from a member's number to its
-            stream; a rank opens, or makes, those of its own members only. `None`: `run` is given one for all.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -76,13 +73,6 @@ class ShardedPopulation:
         >>> stream = [hl.Sample(torch.randn(1, 2), target=torch.zeros(1, 1)) for _ in range(5)]
         >>> [report.loss.shape[0] for report in population.run(stream)], population.own
         ([6, 6, 6, 6, 6], range(0, 6))
-
-        Agents, each with a feed of its own:
-
-        >>> agents = hl.distributed.ShardedPopulation(make, rates, streams=lambda number: stream[number:])
-        >>> reports = list(agents.run())
-        >>> len(reports), reports[-1].took, agents.positions
-        (5, [True, False], [5, 4])
     """
 
     def __init__(
@@ -92,15 +82,13 @@ class ShardedPopulation:
         seeds: Sequence[int] = (0,),
         *,
         timeout: float = 60.0,
-        streams: Streams | None = None,
     ) -> None:
         self._place = place = find_place(timeout)
         pairs = list(itertools.product(hyper, seeds))
         self._identity = [[identity(vars(setting)), int(seed)] for setting, seed in pairs]
-        self._several, self._position = streams is not None, 0
+        self._position = 0
         size, larger = divmod(len(pairs), place.ranks)
         starts = [r * size + min(r, larger) for r in range(place.ranks + 1)]
-        self._sizes = [b - a for a, b in itertools.pairwise(starts)]
         self.own = range(starts[place.rank], starts[place.rank + 1])
         problem: HamlearnError | None = None
         try:
@@ -108,13 +96,11 @@ class ShardedPopulation:
                 raise ConfigError(
                     f"{len(pairs)} members for {place.ranks} ranks: start fewer, or give more members"
                 )
-            feeds = None if streams is None else _own_streams(streams, self.own, len(pairs))
             own = pairs[self.own.start : self.own.stop]
-            members = [seeded(learner_factory, setting, seed) for setting, seed in own]
-            self._population = Population.of(members, feeds)
+            self._population = Population.of([seeded(learner_factory, setting, seed) for setting, seed in own])
         except HamlearnError as error:
             problem = error
-        place.agree(problem, {"members": self._identity, "streams of their own": self._several})
+        place.agree(problem, {"members": self._identity})
 
     def __len__(self) -> int:
         return len(self._identity)
@@ -126,13 +112,8 @@ class ShardedPopulation:
 
     @property
     def position(self) -> int:
-        """How many samples have been taken by whom most have been, whole blocks at a time."""
+        """How many samples have been taken, whole blocks at a time."""
         return self._position
-
-    @property
-    def positions(self) -> list[int]:
-        """How many samples each member on this rank has taken of its present stream, whole blocks at a time."""
-        return self._population.positions if self._several else [self._position] * len(self.own)
 
     @property
     def aside(self) -> dict[int, Exception]:
@@ -141,22 +122,18 @@ class ShardedPopulation:
 
     def run(
         self,
-        stream: Iterable[Sample] | None = None,
+        stream: Iterable[Sample],
         max_steps: int | None = None,
         engine: Literal["compiled", "eager"] = "compiled",
         *,
         resume: bool = False,
         block: int = 64,
     ) -> Iterator[ShardedReport]:
-        """Take samples from `stream`, or from each member's own, and yield a report of all members for each step.
-
-        With streams of their own, members rest when their streams have ended, and the run ends on every rank with
-        the last stream of all ranks.
+        """Take samples from `stream` and yield a report of all members for each.
 
         Args:
-            stream: Any iterable of samples, the same on every rank; `None` where members have streams of their
-                own.
-            max_steps: How many samples to take at most, of each stream.
+            stream: Any iterable of samples, the same on every rank.
+            max_steps: How many samples to take at most.
             engine: As for `Population.run`.
             resume: Continue where the loaded checkpoint was saved.
             block: Steps whose losses are sent to the other ranks at one time. Members are as after the last step
@@ -164,45 +141,30 @@ class ShardedPopulation:
         """
         if not isinstance(block, int) or block < 1:
             raise ConfigError(f"block={block!r} must be a whole number of samples, at least 1")
-        if (stream is None) != self._several:
-            raise ConfigError(
-                "each member has a stream of its own: call run() without one, or leave out streams="
-                if self._several
-                else "there is nothing to learn from: give run(stream), or ShardedPopulation(..., streams=...)"
-            )
-        if stream is not None and resume:
-            # The members share one stream, whose place the population keeps.
+        if resume:
+            # The population keeps the place in the stream that its members share.
             stream = itertools.islice(stream, self._position, None)
-        if not resume:
+        else:
             self._position = 0
-        return self._run(self._population.run(stream, max_steps, engine, resume=resume and self._several), block)
+        return self._run(self._population.run(stream, max_steps, engine), block)
 
     def _run(self, reports: Iterator[Any], block: int) -> Iterator[ShardedReport]:
         with self._place.together():
             while True:
                 held = list(itertools.islice(reports, block))
                 told = self._place.gathered([_told(report) for report in held])
-                steps = {len(each) for each in told}
-                if not self._several and len(steps) != 1:
+                if len({len(each) for each in told}) != 1:
                     raise ConfigError(
                         "the ranks took different numbers of samples: give every rank the same stream"
                     )
-                if not max(steps):
+                if not held:
                     return
-                self._position += max(steps)
-                for index in range(max(steps)):
-                    parts = [
-                        each[index] if index < len(each) else (None, [False] * size)
-                        for each, size in zip(told, self._sizes, strict=True)
-                    ]
-                    own = held[index] if index < len(held) else PopulationReport([None] * len(self.own))
+                self._position += len(held)
+                for own, *parts in zip(held, *told, strict=True):
                     yield ShardedReport(_joined(parts), own, [took for _, each in parts for took in each])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a checkpoint to a new folder in `folder`: one file per member, complete or not there at all.
-
-        Where members have streams of their own, each file holds its member's place in its stream.
-        """
+        """Write a checkpoint to a new folder in `folder`: one file per member, complete or not there at all."""
         write_together(self._place, Path(folder), self._position, self._write)
 
     def _write(self, folder: Path) -> None:
@@ -210,8 +172,7 @@ class ShardedPopulation:
             member.save(folder / f"member-{number}.safetensors")
         if self._place.rank == 0:
             about = {"format": FORMAT, "members": self._identity, "position": self._position}
-            text = json.dumps(about | {"streams": self._several}).encode()
-            files.replace(folder / "population.json", text)
+            files.replace(folder / "population.json", json.dumps(about).encode())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a checkpoint that any number of ranks wrote; each rank reads the files of its own members.
@@ -225,7 +186,7 @@ class ShardedPopulation:
         loadings, position = [], 0
         try:
             found = newest_of(path)
-            position = _position_in(found, self._identity, self._several)
+            position = _position_in(found, self._identity)
             for number, member in zip(self.own, self.members, strict=True):
                 file = found / f"member-{number}.safetensors"
                 tensors, header = checkpoint.read(file)
@@ -238,7 +199,7 @@ class ShardedPopulation:
         self._position = position
 
 
-def _position_in(path: Path, members: list[Any], several: bool) -> int:
+def _position_in(path: Path, members: list[Any]) -> int:
     """How many samples had been taken, if the checkpoint is of these members."""
     try:
         about: dict[str, Any] = json.loads((path / "population.json").read_bytes())
@@ -249,24 +210,7 @@ def _position_in(path: Path, members: list[Any], several: bool) -> int:
             f"{path} was saved from other members, or by another version: make the population with the same "
             "hyper-parameters and seeds, in the same order"
         )
-    if about["streams"] != several:
-        had = "streams of their own" if about["streams"] else "one stream for all"
-        raise CheckpointError(
-            f"{path} was saved from members with {had}, so that their places are not those of this population: "
-            f"make it {'with' if about['streams'] else 'without'} streams="
-        )
     return int(about["position"])
-
-
-def _own_streams(streams: Streams, own: range, members: int) -> list[Iterable[Sample]]:
-    if callable(streams):
-        return [streams(number) for number in own]
-    if len(streams) != members:
-        raise ConfigError(
-            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(streams)} streams: "
-            "give one stream for each member of all ranks"
-        )
-    return [streams[number] for number in own]
 
 
 def _told(report: PopulationReport) -> tuple[Tensor | None, list[bool]]:

@@ -3,10 +3,9 @@
 `serve` runs a server until it is stopped. `Service` and `application` are its parts.
 """
 
-from hamlearn.serve.agent import opened
 from hamlearn.serve.app import application
 from hamlearn.serve.server import serve
 from hamlearn.serve.service import Service
 from hamlearn.serve.settings import Settings, check, load
 
-__all__ = ["Service", "Settings", "application", "check", "load", "opened", "serve"]
+__all__ = ["Service", "Settings", "application", "check", "load", "serve"]

@@ -16,8 +16,8 @@ from hamlearn.serve.settings import Settings, is_loopback
 
 OPEN = ("/livez", "/readyz")
 """Paths that need no token: they say nothing but whether the server works."""
-DELAY, DELAYED = 1.0, 32
-"""Seconds that a failed login waits for its answer, and how many may wait at the same time."""
+DELAY = 1.0
+"""Seconds that a failed login waits for its answer."""
 LEARN = "learn"
 """What a token allows beside predictions."""
 _CLOSE = {"connection": "close"}
@@ -27,9 +27,6 @@ log = logging.getLogger("hamlearn.serve")
 
 class Tokens:
     """The tokens of a file, one per line; the file is read again when it changes.
-
-    Args:
-        path: The file.
 
     Raises:
         ConfigError: The file cannot be read, or holds no token, or one that is too short.
@@ -70,24 +67,17 @@ class Access(AuthenticationBackend):
     on loopback alone, and a request must name this machine as its host: so a web page cannot reach the server
     under a name of its own.
 
-    Args:
-        settings: Of the server.
-
     Attributes:
         failed: How many logins failed.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.failed, self._delayed = 0, 0
-        files = {name: settings.tokens(name) for name in ("learn_tokens", "predict_tokens")}
-        self._learn, self._predict = (None if path is None else Tokens(path) for path in files.values())
+        self.failed = 0
+        files = map(settings.tokens, ("learn_tokens", "predict_tokens"))
+        self._learn, self._predict = (None if path is None else Tokens(path) for path in files)
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, UnauthenticatedUser]:
-        """The scopes of a request.
-
-        Raises:
-            Refused: It may do nothing.
-        """
+        """The scopes of a request; raises `Refused` if it may do nothing."""
         host, origin = conn.headers.get("host", ""), conn.headers.get("origin")
         if "transfer-encoding" in conn.headers:
             # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
@@ -111,13 +101,7 @@ class Access(AuthenticationBackend):
         if self._predict is not None and self._predict.hold(token):
             return []
         self.failed += 1
-        if self._delayed >= DELAYED:
-            raise Refused(429, "too many logins failed at the same time. Try again later.", retry=int(DELAY))
-        self._delayed += 1
-        try:
-            await asyncio.sleep(DELAY)
-        finally:
-            self._delayed -= 1
+        await asyncio.sleep(DELAY)
         ask = {"www-authenticate": 'Bearer realm="hamlearn"', **_CLOSE}
         raise Refused(401, "a token is missing or wrong. Send 'Authorization: Bearer TOKEN'.", headers=ask)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from hamlearn.serve.checkpoints import About, Checkpoints
 from hamlearn.serve.forms import Batch, Refused
 from hamlearn.serve.journal import Journal
 from hamlearn.serve.settings import Settings
+from hamlearn.state import checkpoint
 
 Place = tuple[Any, dict[str, Any]]
 """A sample of a request, and its answer."""
+Columns = dict[str, np.ndarray]
+"""What a block of samples has, by the names of the arguments of `Learner.scan`."""
 
 
 class Agent:
@@ -41,7 +45,9 @@ class Agent:
         self._settings, self.journal, self.learner = settings, Journal(settings), build(settings)
         self.checkpoints = Checkpoints(folder, settings.serve["keep"], settings.serve["keep_apart"])
         self._dtype = np.dtype(settings.config["run"]["dtype"])
-        self._changed, self._saved_at = False, time.monotonic()
+        # How often something changed, and how often it had when the last checkpoint was copied and written.
+        self._changes = self._written = 0
+        self._copied_at = time.monotonic()
         newest = self.checkpoints.newest
         if newest is not None:
             self._load(newest)
@@ -59,52 +65,70 @@ class Agent:
         ids: set[Any] = set()
         for batch in batches:
             batch.answers = [{} for _ in batch.rows]
-            self._changed = self._changed or batch.kind != "evaluate"
+            self._changes += batch.kind != "evaluate"
             for row, answer in zip(batch.rows, batch.answers, strict=True):
                 alone = batch.kind != "samples" or (row.id is not None and row.target is None)
-                if alone or row.id in ids or row.id in self.journal.ids:
+                if alone or (row.id is not None and (row.id in ids or row.id in self.journal.ids)):
                     self._learn_block(block)
                     block, ids = [], set()
-                if batch.kind != "samples":
-                    (self._label if batch.kind == "labels" else self._evaluate)(row, answer)
-                elif row.id in self.journal.ids:
-                    self._answer_again(row, answer)
-                elif alone:
-                    self._wait_for_label(row, answer)
-                else:
-                    block.append((row, answer))
-                    ids |= set() if row.id is None else {row.id}
+                    self._take_alone(batch.kind, row, answer)
+                    continue
+                block.append((row, answer))
+                if row.id is not None:
+                    ids.add(row.id)
         self._learn_block(block)
         self._labels = self.learner.labels
+
+    def _take_alone(self, kind: str, row: Any, answer: dict[str, Any]) -> None:
+        """Take what is not part of a block."""
+        if kind == "labels":
+            self._label(row, answer)
+        elif kind == "evaluate":
+            self._evaluate(row, answer)
+        elif row.id not in self.journal.ids:
+            if row.target is None:
+                self._wait_for_label(row, answer)
+            else:
+                # Its first one was in the block before, and was rejected.
+                self._learn_block([(row, answer)])
+        else:
+            # It was taken before: the present weights answer, and nothing is learned.
+            self.journal.seen += 1
+            self._evaluate(row, answer)
+            answer.update(loss=None, t=self.learner.state.t, sample=None, learned=False, seen=True)
 
     def _learn_block(self, block: list[Place]) -> None:
         """Clip samples and learn them as one block."""
         if not block:
             return
-        # Stands for a target that is not known, and changes no scale.
-        empty = 0 if self._settings.classes is not None else self._settings.scale[0].tolist()
-        known = np.array([row.target is not None for row, _ in block])
-        columns = {
-            "u": self._inputs(block),
-            "target": self._targets([empty if row.target is None else row.target for row, _ in block], block),
-            "known": known,
-        }
-        if any(row.tau is not None for row, _ in block):
+        rows = [row for row, _ in block]
+        # Half the time of np.array.
+        numbers = np.fromiter(chain.from_iterable(row.u for row in rows), np.float64)
+        columns = {"u": self._clipped(self.journal.u, numbers.reshape(len(rows), -1), block)}
+        targets = [row.target for row in rows]
+        known = [target is not None for target in targets]
+        if any(known):
+            if not all(known):
+                columns["known"] = np.array(known)
+                # Stands for a target that is not known, and changes no scale.
+                empty = (
+                    0 if self._settings.classes is not None else self._unscaled(np.zeros(self._settings.outputs))
+                )
+                targets = [empty if target is None else target for target in targets]
+            columns["target"] = self._targets(targets, block)
+        if any(row.tau is not None for row in rows):
             tau: Any = self.learner.hyper.tau
-            columns["tau"] = np.array([tau if row.tau is None else row.tau for row, _ in block])
-        if any(row.boundary for row, _ in block):
-            columns["boundary"] = np.array([bool(row.boundary) for row, _ in block])
+            columns["tau"] = np.array([tau if row.tau is None else row.tau for row in rows])
+        if any(row.boundary for row in rows):
+            columns["boundary"] = np.array([bool(row.boundary) for row in rows])
         self._learn(columns, block)
 
-    def _learn(self, columns: dict[str, np.ndarray], block: list[Place]) -> None:
+    def _learn(self, columns: Columns, block: list[Place]) -> None:
         """Learn a block. If one of its samples raises, each half is learned by itself, to find which."""
-        known = columns["known"]
-        given: dict[str, Any] = {"target": torch.from_numpy(columns["target"])} if known.any() else {}
-        if known.any() and not known.all():
-            given["known"] = known
-        given |= {name: columns[name] for name in ("tau", "boundary") if name in columns}
+        given: dict[str, Any] = dict(columns)
+        given |= {name: torch.from_numpy(columns[name]) for name in ("u", "target") if name in columns}
         try:
-            trace = self.learner.scan(torch.from_numpy(columns["u"]), **given)
+            trace = self.learner.scan(**given)
         except HamlearnError as error:
             if len(block) == 1:
                 self._refuse(block[0][1], error)
@@ -112,69 +136,75 @@ class Agent:
             for part in (slice(None, len(block) // 2), slice(len(block) // 2, None)):
                 self._learn({name: column[part] for name, column in columns.items()}, block[part])
             return
-        y, skipped, first = trace.y.numpy(), trace.skipped.numpy(), self.journal.samples + 1
-        learned = known & ~skipped
-        self.journal.take([row.id for row, _ in block], int(learned.sum()))
+        skipped, first = trace.skipped.numpy(), self.journal.samples + 1
+        learned = columns.get("known", "target" in columns) & ~skipped
+        self._count(trace, columns.get("target"), learned, block)
         losses = [None] * len(block) if trace.loss is None else trace.loss.tolist()
-        if learned.any():
-            kept = [loss for loss, one in zip(losses, learned, strict=True) if one]
-            self.journal.scores.add(self.journal.samples, y[learned], columns["target"][learned], kept)
-        rows = zip(self._unscaled(y), losses, trace.t.tolist(), learned.tolist(), skipped.tolist(), strict=True)
-        for k, (one, loss, t, done, passed_over) in enumerate(rows):
-            block[k][1].update(y=one, loss=loss if done else None, t=t, sample=first + k, learned=done)
-            if passed_over:
-                block[k][1]["skipped"] = True
+        found = zip(self._unscaled(trace.y.numpy()), losses, trace.t.tolist(), learned.tolist(), strict=True)
+        for number, ((_, answer), (y, loss, t, done)) in enumerate(zip(block, found, strict=True), first):
+            answer.update(y=y, loss=loss if done else None, t=t, sample=number, learned=done)
+        for index in np.flatnonzero(skipped):
+            block[index][1]["skipped"] = True
 
-    def _inputs(self, places: Sequence[Place]) -> np.ndarray:
-        u, clipped = self.journal.u.clip(np.array([row.u for row, _ in places]))
-        self._note_clipped(clipped, places)
-        return self._narrow(u)
+    def _count(self, trace: Any, target: np.ndarray | None, learned: np.ndarray, block: list[Place]) -> None:
+        """Count a block that was taken, and score those of its predictions that had a target."""
+        journal = self.journal
+        journal.take([row.id for row, _ in block], len(block), int(learned.sum()))
+        if target is not None and learned.all():
+            journal.scores.add(journal.samples, trace.y.numpy(), target, trace.loss.tolist())
+        elif target is not None and learned.any():
+            losses = trace.loss.numpy()[learned].tolist()
+            journal.scores.add(journal.samples, trace.y.numpy()[learned], target[learned], losses)
 
-    def _targets(self, targets: list[Any], places: Sequence[Place]) -> np.ndarray:
-        table = self._scaled(targets)
-        if self._settings.classes is None:
-            table, clipped = self.journal.target.clip(table)
-            self._note_clipped(clipped, places)
+    def _targets(self, targets: list[Any], places: list[Place]) -> np.ndarray:
+        """Targets as the learner sees them, clipped."""
+        if self._settings.classes is not None:
+            return np.array(targets)
+        return self._clipped(self.journal.target, self._scaled(targets), places)
+
+    def _clipped(self, bound: Any, table: np.ndarray, places: list[Place]) -> np.ndarray:
+        """Numbers within their bound; answers say which were clipped."""
+        table, clipped = bound.clip(table)
+        self.journal.clipped += len(clipped)
+        for index in clipped:
+            places[index][1]["clipped"] = True
         return self._narrow(table)
 
     def _scaled(self, targets: list[Any]) -> np.ndarray:
-        """Targets as the learner sees them: those that never varied are 0, as in `streams.standardize`."""
-        if self._settings.classes is not None:
-            return np.array(targets)
+        """Targets in deviations: those that never varied are 0, as in `streams.standardize`."""
+        table = np.array(targets)
+        if self._settings.scale is None:
+            return table
         mean, spread = self._settings.scale
-        return np.where(spread > 0, (np.array(targets) - mean) / np.where(spread > 0, spread, 1.0), 0.0)
+        return np.where(spread > 0, (table - mean) / np.where(spread > 0, spread, 1.0), 0.0)
 
-    def _unscaled(self, y: Any) -> Any:
+    def _unscaled(self, y: np.ndarray) -> Any:
         """Predictions in the unit of the data."""
+        if self._settings.scale is None:
+            return y.tolist()
         mean, spread = self._settings.scale
-        return (np.asarray(y, np.float64) * spread + mean).tolist()
+        return (y.astype(np.float64) * spread + mean).tolist()
 
     def _narrow(self, table: np.ndarray) -> np.ndarray:
         # A number that is too large for the type becomes infinite, for which the learner raises.
         with np.errstate(over="ignore"):
-            return table.astype(self._dtype) if table.dtype.kind == "f" else table
-
-    def _note_clipped(self, clipped: list[int], places: Sequence[Place]) -> None:
-        self.journal.clipped += len(clipped)
-        for index in clipped:
-            places[index][1]["clipped"] = True
+            return table.astype(self._dtype)
 
     def _refuse(self, answer: dict[str, Any], error: Exception) -> None:
         self.journal.bad += 1
-        self.journal.scores.refused(self.journal.samples)
         answer.update(error=str(error), learned=False)
 
     def _wait_for_label(self, row: Any, answer: dict[str, Any]) -> None:
         """Take a sample whose label is to come later."""
-        u = torch.from_numpy(self._inputs([(row, answer)])[0])
+        u = self._clipped(self.journal.u, np.array([row.u]), [(row, answer)])[0]
         try:
-            report = self.learner.step(Sample(u, None, row.tau, bool(row.boundary), row.id))
+            report = self.learner.step(Sample(torch.from_numpy(u), None, row.tau, bool(row.boundary), row.id))
         except HamlearnError as error:
             self._refuse(answer, error)
             return
-        self.journal.take([row.id], 0)
-        y, number = self._unscaled(report.y), self.journal.samples
-        answer.update(y=y, loss=None, t=report.t, sample=number, learned=False)
+        self.journal.take([row.id], 1, 0)
+        y = self._unscaled(report.y.numpy())
+        answer.update(y=y, loss=None, t=report.t, sample=self.journal.samples, learned=False)
 
     def _label(self, row: Any, answer: dict[str, Any]) -> None:
         """Learn a label with the sample that waits for it."""
@@ -189,19 +219,14 @@ class Agent:
         if report.sample is not None:
             answer.update(learned=not report.skipped, loss=None if report.loss is None else float(report.loss))
 
-    def _answer_again(self, row: Any, answer: dict[str, Any]) -> None:
-        """Answer a sample that was taken before by the present weights; nothing is learned."""
-        self.journal.seen += 1
-        self._evaluate(row, answer)
-        answer.update(loss=None, t=self.learner.state.t, sample=None, learned=False, seen=True)
-
     def _evaluate(self, row: Any, answer: dict[str, Any]) -> None:
         """Predict a sample from the present state and weights, and compute its loss; nothing moves."""
         y = self.learner.predict(torch.from_numpy(self._narrow(np.array(row.u))), row.tau)
-        answer.update(y=self._unscaled(y), loss=None)
+        answer.update(y=self._unscaled(y.numpy()), loss=None)
         if row.target is not None:
-            target = torch.from_numpy(self._narrow(self._scaled([row.target])))
-            answer["loss"] = float(self.learner.loss(y, target[0]))
+            one = self._settings.classes is not None
+            target = np.array(row.target) if one else self._narrow(self._scaled(row.target))
+            answer["loss"] = float(self.learner.loss(y, torch.from_numpy(target)))
 
     def state(self) -> dict[str, Any]:
         """Where the learner stands, as JSON."""
@@ -226,17 +251,15 @@ class Agent:
 
     def copy(self, *, pinned: bool = False) -> Callable[[], About]:
         """Copy what a checkpoint holds; the function returned writes the copy, in any thread."""
-        journal, when = self.journal, datetime.now(UTC).isoformat(timespec="seconds")
+        journal, when, changes = self.journal, datetime.now(UTC).isoformat(timespec="seconds"), self._changes
         about = About(0, journal.samples, journal.last, when, pinned, journal.scores.diverging)
         state, noted = self.learner.state_dict(), journal.state_dict()
-        self._changed, self._saved_at = False, time.monotonic()
+        self._copied_at = time.monotonic()
 
         def write() -> About:
-            try:
-                return self.checkpoints.write(about, state, noted)
-            except BaseException:
-                self._changed = True
-                raise
+            written = self.checkpoints.write(about, state, noted)
+            self._written = changes
+            return written
 
         return write
 
@@ -252,16 +275,20 @@ class Agent:
             kept = f"Kept are {list(known)}; see GET /checkpoints."
             raise Refused(404, f"there is no checkpoint {number or ''} to return to. {kept}")
         self._load(about)
+        self._changes += 1
         return self.copy(pinned=True)
 
     def due(self, interval: float) -> bool:
         """Whether anything has changed since the last checkpoint, and so many seconds have passed."""
-        return self._changed and time.monotonic() - self._saved_at >= interval
+        return self._changes > self._written and time.monotonic() - self._copied_at >= interval
 
     def _load(self, about: About) -> None:
-        state, journal = self.checkpoints.read(about)
+        state, noted = self.checkpoints.read(about)
+        journal = Journal(self._settings)
+        with checkpoint.reading(f"checkpoint {about.number}"):
+            journal.load_state_dict(noted)
         self.learner.load_state_dict(state)
-        self.journal.load_state_dict(journal)
+        self.journal = journal
 
 
 def build(settings: Settings) -> Learner:
@@ -273,22 +300,6 @@ def build(settings: Settings) -> Learner:
         learner = build_learner(settings.config, network, late=settings.serve["late"])
     if settings.run is not None:
         learner.load_state_dict(settings.run.learner.state_dict())
-    return learner
-
-
-def opened(settings: Settings) -> Learner:
-    """The learner of a served folder as its newest checkpoint has it, to be evaluated in Python.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from hamlearn.serve import check
-        >>> opened(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp()))).state.t
-        0.0
-    """
-    learner, checkpoints = build(settings), Checkpoints(settings.folder, 1, 0.0)
-    if checkpoints.newest is not None:
-        learner.load_state_dict(checkpoints.read(checkpoints.newest)[0])
     return learner
 
 

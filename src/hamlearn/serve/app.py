@@ -31,19 +31,11 @@ log = logging.getLogger("hamlearn.serve")
 
 
 class Endpoint(NamedTuple):
-    """One route over HTTP.
-
-    Attributes:
-        method: `"GET"`, `"POST"` or `"DELETE"`.
-        path: Of the route.
-        function: Answers a request.
-        body: Name of the model that the body has; empty if the body is ignored.
-        learns: Whether it needs a token that allows learning.
-    """
+    """A route; its body is a `"Sample"`, a `"Label"` or ignored; if it learns, the token has to allow that."""
 
     method: str
     path: str
-    function: Callable[[Request], Awaitable[Response]]
+    function: Callable[[Request], Awaitable[Any]]
     body: str = ""
     learns: bool = False
 
@@ -61,12 +53,15 @@ def application(service: Service) -> Starlette:
     """
     access = Access(service.settings)
     routes = Routes(service, Metrics(service, access))
-    return Starlette(
+    app = Starlette(
         routes=[Route(one.path, routes.answering(one), methods=[one.method]) for one in routes.endpoints],
         middleware=[Middleware(AuthenticationMiddleware, backend=access, on_error=_refused)],
         exception_handlers={HTTPException: _not_found},
         lifespan=lambda app: service.running(),
     )
+    # Behind a proxy, a redirect to the same path without a slash would send the token once more, without TLS.
+    app.router.redirect_slashes = False
+    return app
 
 
 class Routes:
@@ -102,9 +97,8 @@ class Routes:
             try:
                 if endpoint.learns:
                     require_learning(request)
-                response = await endpoint.function(request)
-            except ClientDisconnect:
-                response = Refused(499, "the client has left before it had sent its body.").response()
+                found = await endpoint.function(request)
+                response = found if isinstance(found, Response) else answer(found)
             except Exception as error:
                 response = refusal_of(error).response()
             self._metrics.count(endpoint.path, response.status_code, time.perf_counter() - began)
@@ -112,73 +106,70 @@ class Routes:
 
         return answered
 
-    async def predict(self, request: Request) -> Response:
+    async def predict(self, request: Request) -> Any:
         """Predict samples, and learn from those that have a target."""
         return await self._take(request, "samples")
 
-    async def evaluate(self, request: Request) -> Response:
+    async def evaluate(self, request: Request) -> Any:
         """Predict samples from the present state, and compute losses. Nothing moves, nothing is learned."""
         return await self._take(request, "evaluate")
 
-    async def label(self, request: Request) -> Response:
+    async def label(self, request: Request) -> Any:
         """Learn targets of earlier samples, by their ids."""
         return await self._take(request, "labels")
 
-    async def state(self, request: Request) -> Response:
+    async def state(self, request: Request) -> Any:
         """Position, time, norms, counts, scores, and the newest checkpoint."""
         key = agent_of(request)
-        found = await self._service.do(lambda agents: agents.get(key).state())
-        names = [name for name, _ in self._service.agents.items()]
-        return answer({"agent": key, **found, "queue": self._service.waiting, "agents": names})
+        found = await self._service.do(lambda agents: agents.of(key).state())
+        return {"agent": key, **found, "queue": self._service.waiting, "agents": list(self._service.agents)}
 
-    async def checkpoints(self, request: Request) -> Response:
+    async def checkpoints(self, request: Request) -> Any:
         """The checkpoints that are kept, oldest first."""
-        known = self._service.agents.get(agent_of(request)).checkpoints.known
-        return answer([about._asdict() for about in known])
+        return [about._asdict() for about in self._service.agents.of(agent_of(request)).checkpoints.known]
 
-    async def checkpoint(self, request: Request) -> Response:
+    async def checkpoint(self, request: Request) -> Any:
         """Write a checkpoint now, and keep it."""
         key = agent_of(request)
-        about = await self._service.write(lambda agents: agents.get(key).copy(pinned=True))
-        return answer({"agent": key, **about._asdict()})
+        about = await self._service.write(lambda agents: agents.of(key).copy(pinned=True))
+        return {"agent": key, **about._asdict()}
 
-    async def rollback(self, request: Request) -> Response:
+    async def rollback(self, request: Request) -> Any:
         """Return to checkpoint `?to=NUMBER`; by default to the last one before the learner diverged."""
         key, text = agent_of(request), request.query_params.get("to")
         if text is not None and not (text.isdecimal() and len(text) < 10):
             raise Refused(422, f"to={text[:80]!r} is not the number of a checkpoint. See GET /checkpoints.")
         number = None if text is None else int(text)
-        about = await self._service.write(lambda agents: agents.get(key).roll_back(number))
-        return answer({"agent": key, **about._asdict()})
+        about = await self._service.write(lambda agents: agents.of(key).roll_back(number))
+        return {"agent": key, **about._asdict()}
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request) -> Any:
         """Delete the agent `?agent=KEY` with its checkpoints."""
         key = agent_of(request)
         await self._service.do(lambda agents: agents.delete(key))
-        return answer({"agent": key, "deleted": True})
+        return {"agent": key, "deleted": True}
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, request: Request) -> Any:
         """Counts, times and scores for Prometheus."""
         return Response(self._metrics.text(), headers=HEADERS, media_type=CONTENT_TYPE)
 
-    async def livez(self, request: Request) -> Response:
+    async def livez(self, request: Request) -> Any:
         """Whether the process answers requests."""
-        return answer({"live": True})
+        return {"live": True}
 
-    async def readyz(self, request: Request) -> Response:
+    async def readyz(self, request: Request) -> Any:
         """Whether requests are accepted: from the first answer, when checkpoints are loaded, until the stop."""
         ready = not self._service.stopping
         return answer({"ready": ready}, 200 if ready else 503)
 
-    async def openapi(self, request: Request) -> Response:
+    async def openapi(self, request: Request) -> Any:
         """This description of the routes."""
-        settings, reader = self._service.settings, self._reader
-        models = (reader.sample, reader.label, Refusal)
+        models = (self._reader.sample, self._reader.label, Refusal)
         refs, schemas = msgspec.json.schema_components(models, ref_template="#/components/schemas/{name}")
         bodies = {"Sample": [refs[0]], "Label": [refs[1]]}
-        if reader.fields is not None:
+        if self._reader.fields is not None:
             cell = {"type": ["string", "number", "boolean", "null"]}
-            about = f"Named fields: the input columns, and the target columns {reader.fields.targets}."
+            about = f"Named fields: the input columns, and the target columns {self._reader.fields.targets}."
             schemas["Row"] = {"type": "object", "additionalProperties": cell, "description": about}
             bodies["Sample"].append({"$ref": "#/components/schemas/Row"})
         refusal = {"description": "Why not.", "content": {JSON: {"schema": refs[2]}}}
@@ -191,32 +182,29 @@ class Routes:
             }
             if endpoint.body:
                 one = bodies[endpoint.body]
-                several = {"type": "array", "items": {"anyOf": one}, "maxItems": settings.serve["batch"]}
+                several = {"type": "array", "items": {"anyOf": one}}
                 operation["requestBody"] = {"content": {JSON: {"schema": {"anyOf": [*one, several]}}}}
-            paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
-        token = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-        return answer(
-            {
-                "openapi": "3.1.0",
-                "info": {"title": settings.config["run"]["title"], "version": __version__},
-                "paths": paths,
-                "components": {"schemas": schemas, **token},
-                "security": [{"token": []}] if settings.serve["learn_tokens"] is not None else [],
-            }
-        )
+            paths[endpoint.path] = {endpoint.method.lower(): operation}
+        settings = self._service.settings
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": settings.config["run"]["title"], "version": __version__},
+            "paths": paths,
+            "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+            "security": [{"token": []}] if settings.serve["learn_tokens"] is not None else [],
+        }
 
-    async def _take(self, request: Request, kind: Kind) -> Response:
+    async def _take(self, request: Request, kind: Kind) -> Any:
         size, most = int(request.headers.get("content-length", 0)), self._service.settings.serve["body"]
         if size > most:
             # uvicorn reads what the client still sends, and forgets it.
             reason = f"the body has {size} bytes, and serve.body = {most} allows fewer. Send several requests."
             raise Refused(413, reason)
-        batch = self._reader.read(await request.body(), kind)
-        batch.agent = agent_of(request)
+        batch = self._reader.read(await request.body(), kind, agent_of(request))
         if batch.learns:
             require_learning(request)
         await self._service.take(batch)
-        return answer(batch.response())
+        return batch.response()
 
 
 def agent_of(request: Request) -> str:
@@ -233,6 +221,8 @@ def refusal_of(error: Exception) -> Refused:
     """The answer to a client about an error."""
     if isinstance(error, Refused):
         return error
+    if isinstance(error, ClientDisconnect):
+        return Refused(499, "the client has left before it had sent its body.")
     if isinstance(error, HamlearnError):
         # The request was fine, and this machine could not do it, for example because a disk is full.
         return Refused(503, str(error), retry=BUSY)

@@ -47,10 +47,6 @@ class About(NamedTuple):
 class Checkpoints:
     """The checkpoints in one folder: the newest, and the last few at some distance from each other.
 
-    The newest one is replaced by the next, unless it was asked for or is at least `apart` seconds younger than the
-    one before it. One that was taken while the learner diverged is always replaced, so that an unattended model
-    cannot push out its own healthy states.
-
     Args:
         folder: Where they are.
         keep: How many are kept.
@@ -62,7 +58,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, apart: float) -> None:
         self._folder, self._keep, self._apart = folder, keep, apart
-        self.known = sorted(_about(path) for path in folder.glob(PATTERN))
+        # What is not a file, as a pipe, might never be read to its end.
+        self.known = sorted(_about(path) for path in folder.glob(PATTERN) if path.is_file())
 
     @property
     def newest(self) -> About | None:
@@ -82,7 +79,7 @@ class Checkpoints:
         served = {"about": about._asdict(), "journal": journal}
         checkpoint.write(self._path(about), tensors, {**header, _SERVED: served})
         self.known.append(about)
-        if len(self.known) > 1 and not self._is_kept(*self.known[-3:-1], newest=about):
+        if len(self.known) > 1 and not self._keeps_last_but_one():
             self._remove(self.known[-2])
         while len(self.known) > self._keep:
             self._remove(self.known[0])
@@ -90,23 +87,27 @@ class Checkpoints:
 
     def read(self, about: About) -> tuple[dict[str, Any], dict[str, Any]]:
         """The learner's state and the journal of a checkpoint."""
-        tensors, header = checkpoint.read(self._path(about))
-        journal = header.pop(_SERVED)["journal"]
-        return checkpoint.value(tensors, header), journal
+        with checkpoint.reading(self._path(about)):
+            tensors, header = checkpoint.read(self._path(about))
+            journal = header.pop(_SERVED)["journal"]
+            return checkpoint.value(tensors, header), journal
 
     def healthy_before(self) -> About | None:
         """The last checkpoint before the newest that was not taken while the learner diverged."""
         return next((about for about in reversed(self.known[:-1]) if about.diverging is None), None)
 
-    def _is_kept(self, *last: About, newest: About) -> bool:
-        """Whether the last of these stays now that there is a newer one."""
-        about = last[-1]
+    def _keeps_last_but_one(self) -> bool:
+        """Whether the one that has just become the last but one stays.
+
+        One of a learner that diverges does not: an unattended model must not push out its own healthy states. The
+        last healthy one before it stays, however near the one before it is.
+        """
+        *older, about, newest = self.known
         if about.diverging is not None:
             return False
-        # The last one before the learner diverged is worth keeping, however near the one before it is.
-        if about.pinned or newest.diverging is not None:
+        if about.pinned or newest.diverging is not None or not older:
             return True
-        return len(last) < 2 or about.taken - last[0].taken >= self._apart
+        return about.taken - older[-1].taken >= self._apart
 
     def _path(self, about: About) -> Path:
         return self._folder / f"checkpoint-{about.number:09d}.safetensors"
@@ -124,7 +125,7 @@ def _about(path: Path) -> About:
         with safe_open(path, framework="pt") as file:
             header = json.loads(json.loads((file.metadata() or {})["hamlearn"])["header"])
         return About(**header[_SERVED]["about"])
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({error}). Move it away to start from the checkpoint before it."
         ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -50,7 +51,7 @@ class Refused(AuthenticationError):  # noqa: N818 (most often the client's error
 
     def response(self) -> Response:
         """The response."""
-        return Response(encode(self.body), self.body.status, HEADERS | self.headers, JSON)
+        return answer(self.body, self.body.status, self.headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,16 +75,13 @@ class Batch:
     @property
     def learns(self) -> bool:
         """Whether anything is to be learned from it."""
-        has_targets = any(row.target is not None for row in self.rows)
-        return self.kind == "labels" or (self.kind == "samples" and has_targets)
+        return self.kind == "labels" or (
+            self.kind == "samples" and any(row.target is not None for row in self.rows)
+        )
 
     def response(self) -> Any:
-        """The response in the layout of the request.
-
-        Raises:
-            Refused: None of it could be taken.
-        """
-        if all("error" in answer for answer in self.answers):
+        """The response in the layout of the request."""
+        if all("error" in one for one in self.answers):
             raise Refused(422, self.answers[0]["error"])
         return self.answers[0] if self.single else self.answers
 
@@ -107,14 +105,16 @@ class Reader:
             late = target | str if self.fields.classes is not None else target | float
         optional: dict[str, Any] = {"target": target, "tau": Tau, "boundary": bool, "id": Key}
         options = [(name, hint | None, None) for name, hint in optional.items()]
-        self.sample = msgspec.defstruct("Sample", [("u", u), *options], forbid_unknown_fields=True)
-        self.label = msgspec.defstruct("Label", [("id", Key), ("target", late)], forbid_unknown_fields=True)
+        # Values of JSON are in no cycles, which the garbage collector would look for.
+        model = partial(msgspec.defstruct, forbid_unknown_fields=True, gc=False)
+        self.sample = model("Sample", [("u", u), *options])
+        self.label = model("Label", [("id", Key), ("target", late)])
         self._several = Meta(min_length=1, max_length=settings.serve["batch"])
         # Errors about named fields name the columns; an example with a vector would mislead.
         example = json.dumps({"u": [0.5] * min(settings.inputs, 3), "id": "a-1"})
         self._example = f" For example: {example}" if self.fields is None else ""
 
-    def read(self, body: bytes, kind: Kind) -> Batch:
+    def read(self, body: bytes, kind: Kind, agent: str = "") -> Batch:
         """The samples or labels of a body: one object, or a list of objects.
 
         Raises:
@@ -131,7 +131,7 @@ class Reader:
             rows = [value] if single else value
             if self.fields is not None and kind == "labels":
                 rows = [self.label(row.id, self.fields.late(row.target)) for row in rows]
-            return Batch(kind, rows, single)
+            return Batch(kind, rows, single, agent)
         except (msgspec.ValidationError, SampleError) as error:
             raise Refused(422, f"{str(error)[:500].rstrip('.')}.{self._example}") from error
         except RecursionError as error:
@@ -149,11 +149,6 @@ class Reader:
         return samples if isinstance(value, list) else samples[0]
 
 
-def encode(value: Any) -> bytes:
-    """A response body; JSON has no NaN and no infinity, they are written as null."""
-    return msgspec.json.encode(value)
-
-
-def answer(value: Any, status: int = 200) -> Response:
-    """A response with a JSON body."""
-    return Response(encode(value), status, HEADERS, JSON)
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A response with a JSON body. JSON has no NaN and no infinity, they are written as null."""
+    return Response(msgspec.json.encode(value), status, HEADERS | (headers or {}), JSON)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -26,21 +26,11 @@ _COUNTS = {
     "late": "Labels whose sample was not kept.",
     "labels": "Labels learned from.",
 }
-
-
-def _age(agent: Agent) -> float | None:
-    newest = agent.checkpoints.newest
-    return None if newest is None else time.time() - newest.taken
-
-
-_GAUGES: dict[str, tuple[str, Callable[[Agent], Any]]] = {
-    "loss": ("Mean loss over about the last 1,000 targets.", lambda a: a.journal.scores.read()["loss"]),
-    "score": ("R², or the accuracy, over the same.", lambda a: a.journal.scores.read()["score"]),
-    "diverging": ("1 while the learner diverges.", lambda a: int(a.journal.scores.diverging is not None)),
-    "checkpoint_age_seconds": (
-        "Age of the newest checkpoint.",
-        _age,
-    ),
+_GAUGES = {
+    "loss": "Mean loss over about the last 1,000 targets.",
+    "score": "R², or the accuracy, over the same.",
+    "diverging": "1 while the learner diverges.",
+    "checkpoint_age_seconds": "Age of the newest checkpoint.",
 }
 
 
@@ -79,20 +69,15 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Read the metrics of the learners; called by the registry."""
-        service = self._service
-        agents = service.agents.items()
+        service, agents = self._service, list(self._service.agents.items())
         for name, about in _COUNTS.items():
-            yield _family(CounterMetricFamily, name, about, [(key, agent.counts[name]) for key, agent in agents])
-        for name, (about, value) in _GAUGES.items():
-            yield _family(GaugeMetricFamily, name, about, [(key, value(agent)) for key, agent in agents])
+            yield _family(CounterMetricFamily, name, about, {(key,): agent.counts[name] for key, agent in agents})
+        found = {key: _gauges(agent) for key, agent in agents}
+        for name, about in _GAUGES.items():
+            yield _family(GaugeMetricFamily, name, about, {(key,): values[name] for key, values in found.items()})
         about = "Squared error (accuracy) of the running mean (most frequent class), and of the last target."
-        family = GaugeMetricFamily("hamlearn_baseline", about, labels=["agent", "kind"])
-        for key, agent in agents:
-            scores = agent.journal.scores.read()
-            for kind in ("mean", "last"):
-                if (found := scores[kind]) is not None:
-                    family.add_metric([key, kind], found)
-        yield family
+        kinds = {(key, kind): values[kind] for key, values in found.items() for kind in ("mean", "last")}
+        yield _family(GaugeMetricFamily, "baseline", about, kinds, "kind")
         yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=service.waiting)
         yield CounterMetricFamily("hamlearn_dropped", "Samples rejected for a full queue.", value=service.dropped)
         failures, logins = service.failures, self._access.failed
@@ -100,11 +85,17 @@ class Metrics:
         yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)
 
 
-def _family(kind: Any, name: str, about: str, values: list[tuple[str, float | None]]) -> Metric:
+def _gauges(agent: Agent) -> dict[str, float | None]:
+    """What changes either way; `None` for what there is not."""
+    scores, newest = agent.journal.scores, agent.checkpoints.newest
+    age = None if newest is None else time.time() - newest.taken
+    return {**scores.read(), "diverging": int(scores.diverging is not None), "checkpoint_age_seconds": age}
+
+
+def _family(kind: Any, name: str, about: str, values: Mapping[Any, float | None], *labels: str) -> Metric:
     """A value of each agent that has one."""
-    family = kind(f"hamlearn_{name}", about, labels=["agent"])
-    for key, value in values:
+    family: Metric = kind(f"hamlearn_{name}", about, labels=["agent", *labels])
+    for key, value in values.items():
         if value is not None:
-            family.add_metric([key], value)
-    found: Metric = family
-    return found
+            family.add_metric(key, value)  # type: ignore[attr-defined]
+    return family

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import signal
@@ -31,7 +32,7 @@ def serve(
 
     Args:
         path: A TOML file, or the folder of a finished run.
-        out: Folder of checkpoints and records, instead of `run.out`. A run that was saved there is continued.
+        out: Folder of checkpoints, instead of `run.out`. What was saved there is continued.
         ready: Called once with the address, when checkpoints are loaded, steps are compiled, and the port opens.
         given: Keys of `[serve]` that replace those of the file, such as `host` or `port`.
 
@@ -54,11 +55,14 @@ def serve(
     with alone_in(settings.folder), torch_as(settings.config["run"]), _bound(settings) as listener:
         service = Service(settings)
         server = uvicorn.Server(config(settings, application(service)))
-        # Clients that connect from here on are answered in a moment.
-        listener.listen(1024)
-        if ready is not None:
-            ready(_address(listener), service)
-        with _signals_end_nothing():
+        # What was made so far stays: to look through it for garbage would take longer than most requests.
+        gc.collect()
+        gc.freeze()
+        with _signals_stop(server):
+            # Clients that connect from here on are answered in a moment.
+            listener.listen(1024)
+            if ready is not None:
+                ready(_address(listener), service)
             server.run(sockets=[listener])
         if service.failed is not None:
             raise service.failed
@@ -76,13 +80,18 @@ class JsonLines(logging.Formatter):
 
 
 @contextlib.contextmanager
-def _signals_end_nothing() -> Iterator[None]:
-    """Within, SIGTERM and SIGINT do nothing by themselves.
+def _signals_stop(server: uvicorn.Server) -> Iterator[None]:
+    """Within, SIGTERM and SIGINT stop the server and do not end the process by themselves.
 
-    uvicorn stops on both and then raises them again, which would end the process before it can return 0.
+    uvicorn has handlers of its own while it runs, but not yet while it starts. It raises signals again at the end,
+    which would end the process before it can return 0.
     """
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

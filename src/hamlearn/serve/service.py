@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,20 +22,25 @@ log = logging.getLogger("hamlearn.serve")
 
 ROUND = 1024
 """Samples of a round; what waits beyond them is left to the next one: a bound on how long a round takes."""
+MOMENT = 0.01
+"""Seconds of a round that may be taken by the thread that also answers requests."""
 BUSY = 1
 """Seconds after which a client may try again if too much is waiting."""
 
+Work = Batch | Callable[[Agents], Any]
+"""Samples or labels of a request, or a function of the learners."""
+
 
 class Job(NamedTuple):
-    """What waits for the learners: a batch, or a function of them; its samples; and its result."""
+    """What waits for the learners: its samples, and the future of its result."""
 
-    work: Batch | Callable[[Agents], Any]
+    work: Work
     samples: int
     future: asyncio.Future[Any]
 
 
 class Service:
-    """The learners of a process, as requests see them. One thread computes, one round after another.
+    """The learners of a process, as requests see them: one round after another.
 
     Args:
         settings: What to serve. The learners are built, and continue from their checkpoints, here.
@@ -53,7 +58,7 @@ class Service:
         >>> from pathlib import Path
         >>> from hamlearn.serve import check
         >>> service = Service(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp())))
-        >>> [key for key, agent in service.agents.items()]
+        >>> list(service.agents)
         ['']
     """
 
@@ -64,6 +69,8 @@ class Service:
         self.failed: Exception | None = None
         self._queue: deque[Job] = deque()
         self._wake = asyncio.Event()
+        # Seconds that a sample took in the last round.
+        self._pace = 0.0
         # By agent: when samples were counted last, and how many may be taken at once.
         self._buckets: dict[str, tuple[float, float]] = {}
         self._learners = ThreadPoolExecutor(1, "hamlearn-learner")
@@ -82,12 +89,14 @@ class Service:
             saving.cancel()
             with suppress(asyncio.CancelledError):
                 await saving
+            self._learners.shutdown()
+            # After the last checkpoint that is being written.
+            self._disk.shutdown()
             self.failed = None
             for key, agent in self.agents.items():
                 if agent.due(0.0):
-                    await self._save(key)
-            self._learners.shutdown()
-            self._disk.shutdown()
+                    with self._noting_failure(key):
+                        agent.copy()()
 
     async def take(self, batch: Batch) -> None:
         """Take the samples or labels of a request; what became of each is noted in the batch."""
@@ -103,7 +112,7 @@ class Service:
         """As `do`, for a function that returns what writes a checkpoint; others are answered meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._disk, await self.do(function))
 
-    async def _result(self, work: Batch | Callable[[Agents], Any], count: int) -> Any:
+    async def _result(self, work: Work, count: int) -> Any:
         most, timeout = (self.settings.serve[name] for name in ("queue", "timeout"))
         if self.stopping:
             raise Refused(503, "the server is stopping. Send it again to the next one.", retry=BUSY)
@@ -143,7 +152,12 @@ class Service:
                 await self._wake.wait()
                 continue
             jobs = self._next_round()
-            results = await loop.run_in_executor(self._learners, self._round, [job.work for job in jobs])
+            if self._over_soon(jobs):
+                # Two threads that are busy at once slow each other down in Python: a short round is taken here.
+                results = self._round(jobs)
+                await asyncio.sleep(0)
+            else:
+                results = await loop.run_in_executor(self._learners, self._round, jobs)
             for job, result in zip(jobs, results, strict=True):
                 if job.future.done():
                     continue
@@ -166,15 +180,25 @@ class Service:
                 count += job.samples
         return jobs
 
-    def _round(self, works: list[Any]) -> list[Any]:
+    def _over_soon(self, jobs: list[Job]) -> bool:
+        """Whether a round takes a moment, as far as the last one tells: samples, of agents that are there."""
+        works = [job.work for job in jobs]
+        short = sum(job.samples for job in jobs) * self._pace < MOMENT
+        return short and all(
+            isinstance(w, Batch) and w.kind == "samples" and w.agent in self.agents for w in works
+        )
+
+    def _round(self, jobs: list[Job]) -> list[Any]:
         """Take a round, all batches of an agent as one block; results, or the errors in their place."""
         groups: dict[str, list[Batch]] = defaultdict(list)
-        for work in works:
-            if not isinstance(work, Batch):
-                return [self._attempted(work)]
-            groups[work.agent].append(work)
+        for job in jobs:
+            if not isinstance(job.work, Batch):
+                return [self._attempted(job.work)]
+            groups[job.work.agent].append(job.work)
+        began = time.perf_counter()
         found = {key: self._attempted(partial(_take, key, batches)) for key, batches in groups.items()}
-        return [found[work.agent] for work in works]
+        self._pace = (time.perf_counter() - began) / max(1, sum(job.samples for job in jobs))
+        return [found[job.work.agent] for job in jobs if isinstance(job.work, Batch)]
 
     def _attempted(self, function: Callable[[Agents], Any]) -> Any:
         """The result of a function, or its error, which the request reports."""
@@ -187,22 +211,24 @@ class Service:
         interval = self.settings.serve["checkpoint"]
         while True:
             await asyncio.sleep(min(interval / 10, 1.0))
-            for key, agent in self.agents.items():
-                if agent.due(interval):
-                    await self._save(key)
+            for key in [key for key, agent in self.agents.items() if agent.due(interval)]:
+                with self._noting_failure(key):
+                    await self.write(partial(_copied, key))
 
-    async def _save(self, key: str) -> None:
-        """Write a checkpoint; a failure is logged and counted, and learning continues."""
-        loop = asyncio.get_running_loop()
+    @contextmanager
+    def _noting_failure(self, key: str) -> Iterator[None]:
+        """A checkpoint that cannot be written is logged and counted, and learning continues."""
         try:
-            # After the rounds, which are over if the service stops.
-            copied = await loop.run_in_executor(self._learners, lambda: self.agents.get(key).copy())
-            await loop.run_in_executor(self._disk, copied)
+            yield
         except (HamlearnError, OSError, Refused) as error:
             self.failures, self.failed = self.failures + 1, error
             log.warning("the checkpoint of agent %r could not be written: %s", key, error)
 
 
+def _copied(key: str, agents: Agents) -> Callable[[], About]:
+    return agents.of(key).copy()
+
+
 def _take(key: str, batches: list[Batch], agents: Agents) -> None:
     """Take the batches of one agent, which is made if one of them may make it."""
-    agents.get(key, make=any(batch.kind == "samples" for batch in batches)).take(batches)
+    agents.of(key, make=any(batch.kind == "samples" for batch in batches)).take(batches)

@@ -87,11 +87,11 @@ class Settings:
 
     Attributes:
         config: All sections, defaults filled in.
-        folder: Where checkpoints and records go.
+        folder: Where checkpoints go.
         base: The folder that paths in the configuration are relative to.
         fields: The encoder of named fields; `None` if only vectors are taken.
         run: The run that is served, as `hamlearn.experiments.run.reopen` returns it; `None` for a new learner.
-        scale: Mean and spread of targets, which the learner sees less the mean, over the spread.
+        scale: Mean and spread of targets, in which the learner sees them; `None`: as they are.
 
     Example:
         >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
@@ -104,7 +104,7 @@ class Settings:
     base: Path = Path()
     fields: Fields | None = field(default=None, compare=False)
     run: Any = field(default=None, compare=False)
-    scale: tuple[np.ndarray, np.ndarray] = field(default=(np.zeros(1), np.ones(1)), compare=False)
+    scale: tuple[np.ndarray, np.ndarray] | None = field(default=None, compare=False)
 
     @property
     def serve(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) 
     known = [replace(table, keys=_without(table.keys, _ABSENT.get(table.section))) for table in tables()]
     known.append(Table("serve", "Where the server listens, and bounds on what a client may ask for.", SERVE))
     config = filled(raw, _SECTIONS, known)
-    config["run"] |= _without({"out": "out/serve"}, raw.get("run"))
+    config["run"] = {**config["run"], "out": "out/serve", **raw.get("run", {})}
     _require_safe(config["serve"])
     folder = base / config["run"]["out"] if out is None else out
     if config["serve"]["run"] is not None:
@@ -185,11 +185,7 @@ def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) 
     for name in ("inputs", "outputs"):
         if config["network"][name] is None:
             raise ConfigError(f"network.{name} is missing. Give a whole number of at least 1.")
-    return Settings(config, folder, base, scale=_no_scale(config["network"]["outputs"]))
-
-
-def _no_scale(outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(outputs), np.ones(outputs)
+    return Settings(config, folder, base)
 
 
 def _without(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
@@ -211,7 +207,7 @@ def _of_run(folder: Path, raw: Mapping[str, Any], settings: Settings) -> Setting
     if not section.get("lags"):
         with suppress(ConfigError):
             fields = Fields(run.stream, [target] if isinstance(target, str) else target, section.get("time"))
-    scale = _no_scale(config["network"]["outputs"])
+    scale = None
     if run.classes is None:
         zero = torch.zeros(config["network"]["outputs"], dtype=torch.float64)
         mean, end = run.stream.unscale(zero), run.stream.unscale(zero + 1)
