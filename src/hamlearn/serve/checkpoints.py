@@ -58,7 +58,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, apart: float) -> None:
         self._folder, self._keep, self._apart = folder, keep, apart
-        # What is not a file, as a pipe, might never be read to its end.
+        # A pipe or a device might never be read to its end.
         self.known = sorted(_about(path) for path in folder.glob(PATTERN) if path.is_file())
 
     @property

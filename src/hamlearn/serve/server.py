@@ -32,7 +32,7 @@ def serve(
 
     Args:
         path: A TOML file, or the folder of a finished run.
-        out: Folder of checkpoints, instead of `run.out`. What was saved there is continued.
+        out: Folder of checkpoints, instead of `run.out`. A learner that was saved there continues.
         ready: Called once with the address, when checkpoints are loaded, steps are compiled, and the port opens.
         given: Keys of `[serve]` that replace those of the file, such as `host` or `port`.
 
