@@ -13,60 +13,10 @@ from torch.utils._pytree import tree_leaves
 import hamlearn as hl
 from hamlearn import reference
 from hamlearn.errors import ConfigError, SampleError
-from tests.core.test_against_reference import relative
-from tests.problems import NETWORKS, Problem, random_problem
+from tests.fuzz import laboratory
+from tests.fuzz.laboratory import Cost, Timed, problem_of, relative, summed
 
 MSE = nn.functional.mse_loss
-
-
-class Timed(nn.Module):
-    """A rate that is driven by the time and by the length of the step."""
-
-    def __init__(self, inputs: int, size: int) -> None:
-        super().__init__()
-        self.inputs, self.recurrent = nn.Linear(inputs, size), nn.Linear(size, size, bias=False)
-
-    def forward(self, u: Any, h: Any, tau: Any, t: Any) -> Any:
-        return torch.tanh(self.inputs(u) + torch.sin(3 * t) * self.recurrent(h)) - tau * h
-
-
-class Cost:
-    """Terms of every kind, each with a part of its own; the state may be any tree, or none."""
-
-    def __init__(self, seed: int) -> None:
-        draw = torch.Generator().manual_seed(seed)
-        self.a, self.b, self.c, self.d, self.e, self.f = torch.rand(6, generator=draw).tolist()
-
-    def __call__(self, u: Any, h: Any, dh: Any, y: Any, theta: Any, t: Any) -> torch.Tensor:
-        R = self.a * (y * (1 + torch.cos(t))).square().sum() / 2 + self.b * y.sum() * u.sum()
-        R = R + self.c * torch.stack([weight.square().sum() for weight in theta.values()]).sum()
-        pairs = [] if h is None else zip(tree_leaves(h), tree_leaves(dh), strict=True)
-        for state, rate in pairs:
-            R = (
-                R
-                + self.d * state.square().sum()
-                + self.e * (state * rate).sum()
-                + 0.1 * self.f * rate.square().sum()
-            )
-        return R
-
-
-def problem_of(seed: int) -> tuple[Problem, dict[str, Any]]:
-    kinds = [*NETWORKS, "timed"]
-    kind = kinds[seed % len(kinds)]
-    problem = random_problem("rate" if kind == "timed" else kind, seed, 8)
-    if kind == "timed":
-        torch.manual_seed(seed)
-        old = problem.network
-        size = old.state.recurrent.in_features
-        problem.network = hl.Network(
-            Timed(old.state.inputs.in_features, size), old.output, h0=old.initial_state(None)
-        )
-        problem.network.double()
-    problem.samples[-1].boundary = True
-    order = ("sequential", "parallel")[seed // len(kinds) % 2]
-    credit = (hl.Forward(), hl.Cleared())[seed // (2 * len(kinds)) % 2]
-    return problem, {"order": order, "credit": credit, "running_cost": Cost(seed)}
 
 
 def assert_follows(learner: hl.Learner, reports: Any, judge: Any, tolerance: float = 1e-12) -> None:
@@ -81,27 +31,14 @@ def assert_follows(learner: hl.Learner, reports: Any, judge: Any, tolerance: flo
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_running_cost_follows_the_equations(seed: int) -> None:
-    problem, setting = problem_of(seed)
-    learner = problem.learner(**setting)
-    judge = reference.run(copy.deepcopy(problem.network), MSE, problem.hyper, problem.samples, **setting)
-    assert_follows(learner, map(learner.step, problem.samples), judge)
+def test_random_settings_agree_with_plain_autograd(seed: int) -> None:
+    """Running costs, fields of time, credits and orders of one's own; `tests.fuzz` compiles more of them."""
+    laboratory.one(seed, "eager")
 
 
-@pytest.mark.parametrize("seed", [0, 2, 4, 5, 10, 11, 14, 21, 24, 27, 32, 43])
-def test_the_compiled_engine_follows_them_too(seed: int) -> None:
-    problem, setting = problem_of(seed)
-    learner = problem.learner(**setting)
-    judge = list(reference.run(copy.deepcopy(problem.network), MSE, problem.hyper, problem.samples, **setting))
-    reports = [(report.y, report.hamiltonian) for report in learner.run(problem.samples, engine="compiled")]
-    for (y, H), (_, seen) in zip(reports, judge, strict=True):
-        assert relative(y, seen.y) < 1e-12
-        assert relative(torch.as_tensor(H), seen.hamiltonian) < 1e-12
-    state, theta = judge[-1][0], dict(learner.network.named_parameters())
-    for name, weight in state.theta.items():
-        assert relative(theta[name], weight) < 1e-12
-        assert relative(learner.state.omega[name], state.omega[name]) < 1e-12
-    assert not learner._blocks.refused
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 7, 9, 10, 14, 17, 19, 26, 46])
+def test_compiled_settings_agree_too(seed: int) -> None:
+    laboratory.one(seed, "compiled")
 
 
 def network_of(kind: str) -> hl.Network:
@@ -120,26 +57,6 @@ class Readout(nn.Module):
 
     def forward(self, u: Any, h: Any) -> Any:
         return self.linear(h) + u.sum(-1, keepdim=True)
-
-
-def summed(network: hl.Network, hyper: hl.Hyper, samples: list[hl.Sample], cost: Any) -> dict[str, torch.Tensor]:
-    """∂/∂θ of Σ τ(φL + R) over a sequence, by going back through all of it."""
-    h, t, total = network.start(samples[0].u), 0.0, torch.zeros((), dtype=torch.float64)
-    for sample in samples:
-        tau = hyper.tau if sample.tau is None else sample.tau
-        result = network.state_net(sample.u, h, t, tau)
-        rate = network.transition == "rate"
-        new = torch.utils._pytree.tree_map(lambda a, b, r=rate, g=tau: a + g * b if r else b, h, result)
-        dh = torch.utils._pytree.tree_map(lambda a, b, g=tau: (b - a) / g, h, new)
-        y = network.output_net(sample.u, new)
-        theta = dict(network.named_parameters())
-        total = total + hyper.tau * cost(sample.u, new, dh, y, theta, torch.tensor(t, dtype=torch.float64))
-        if sample.target is not None:
-            total = total + hyper.tau * hyper.phi * MSE(y, sample.target)
-        h, t = new, t + tau
-    named = dict(network.named_parameters())
-    found = torch.autograd.grad(total, list(named.values()), materialize_grads=True)
-    return dict(zip(named, found, strict=True))
 
 
 CASES = [

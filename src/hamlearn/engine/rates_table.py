@@ -18,6 +18,7 @@ from hamlearn.adaptive import Adaptive
 from hamlearn.engine.recorded import Pace
 from hamlearn.hyper import Hyper
 from hamlearn.rates import Rates
+from hamlearn.rules import ORDERS
 from hamlearn.rules.velocity import Velocity
 from hamlearn.streams.blocks import Block
 
@@ -284,14 +285,16 @@ class RatesTable:
 
     def pace(self) -> Pace:
         """Rates and β as the engine takes them; φ is 0 if a sample has no target."""
-        settings, known = self.settings, self.steps.known
+        settings, known, flags = self.settings, self.steps.known, list[Tensor]()
         rows, betas = settings.packed_rates(self), settings.packed_betas(self.betas, self.count)
         if known is not None:
             (targets,) = settings.packed(known[: self.count, :, None].astype(np.float64))
             rows = [*rows[:4], rows[4] * targets]
+            # An order of the user's may do without a target what it would not do with φ = 0.
+            flags = [targets.bool()] if settings.order not in ORDERS else []
         if settings.reads_time:
             rows = [*rows, *settings.packed(self.clock[: self.count, :, None])]
-        return Pace(rows, betas, settings.scheduled, self._drive() if settings.driven else [])
+        return Pace(rows, betas, settings.scheduled, self._drive() if settings.driven else [], flags)
 
     def _drive(self) -> list[Tensor]:
         """Weight decay and the moments of an adaptive β; settings without have zeros."""

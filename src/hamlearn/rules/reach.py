@@ -75,11 +75,13 @@ def _connections(
             name: _drawn(weight, draw, weight.detach(), 0.1).requires_grad_(weight.requires_grad)
             for name, weight in network.named_parameters()
         }
+        # A net of time may do without some connections now and then, as at t = 0.
+        now = rates._replace(t=10.0 * float(torch.rand((), generator=draw)))
         with torch.random.fork_rng(devices_of(system.theta)), system.slots.exchanged(tried | buffers):
             with torch.enable_grad():
                 state = [_drawn(leaf, draw, 0.0, 1.0).requires_grad_() for leaf in h]
                 point = tree_map_only(Tensor, lambda leaf: _drawn(leaf, draw, 0.0, 1.0), u)
-                flat = torch.cat([leaf.reshape(-1) for leaf in next_state(network, state, spec, point, rates)[0]])
+                flat = torch.cat([leaf.reshape(-1) for leaf in next_state(network, state, spec, point, now)[0]])
             J, F = jacobians(flat, state, [tried[system.names[index]] for index in own])
         sizes = [part.abs() for part in (J, *F)]
         totals = [one + other for one, other in zip(totals, sizes, strict=True)] if totals else sizes

@@ -26,12 +26,14 @@ class Pace:
         betas: β of each weight: one row per step where `varying`, else once.
         varying: Whether β depends on time.
         drive: Weight decay, and the moments of an adaptive β, one row per step; empty where there is neither.
+        known: Whether a sample has a target, one row per step; empty if all have one, or if φ says it.
     """
 
     rates: list[Tensor]
     betas: list[Tensor]
     varying: bool
     drive: list[Tensor]
+    known: list[Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -135,7 +137,7 @@ class Engine(Recorder):
         device = held.theta[0].device
         flags = [fresh] if carry.h and fresh is not None else []
         groups = {"rates": pace.rates, "drive": pace.drive, "u": block.u, "target": block.target, "fresh": flags}
-        groups["betas"] = pace.betas
+        groups |= {"betas": pace.betas, "known": pace.known if block.target else []}
         rows = {name: [x.to(device).contiguous() for x in group] for name, group in groups.items()}
         constant = {"frozen": held.frozen}
         if not pace.varying:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -175,9 +175,10 @@ class OrderStep(RecordedStep):
         """Weights, state, costates and buffers after the step; output, loss and what is wrong with the step."""
         stage = Stage(self.order, given, self.order.system.hyper.s, *self.names)
         with counted() as faults:
-            outcome = stage.run(lambda: self._proposed(stage, given))
-        with torch.no_grad():
+            outcome = stage.run(lambda: self._proposed(stage, given, self.sample(given)))
             theta = _moved(stage, outcome)
+            if given.get("known"):
+                outcome, theta = self._if_known(stage, given, outcome, theta)
         y, self.y_spec = trees.flatten(outcome.y)
         carried = {"theta": theta, "omega": outcome.omega, "h": outcome.h, "z": outcome.z}
         carried |= {"v": outcome.v, "E": outcome.E, "buffers": stage.buffers}
@@ -189,8 +190,32 @@ class OrderStep(RecordedStep):
         kept = {f"kept_{name}": carried[name] for name in self.variant.keep}
         return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults), **kept}
 
-    def _proposed(self, stage: Stage, given: Groups) -> Outcome:
-        h_spec, sample = self.specs[0], self.sample(given)
+    def _if_known(
+        self, stage: Stage, given: Groups, outcome: Outcome, theta: list[Tensor]
+    ) -> tuple[Outcome, list[Tensor]]:
+        """The outcome and θ⁺ if there is a target, else those of the step without one."""
+        if stage.buffers:
+            raise UnsupportedError(
+                "some samples have no target, and an order of your own would change buffers twice"
+            )
+        (known,), sample = given["known"], self.sample(given)
+        other = stage.run(lambda: self._proposed(stage, given, Sample(sample.u, None)))
+
+        def chosen(one: list[Tensor], without: list[Tensor]) -> list[Tensor]:
+            pairs = zip(one, without, strict=True)
+            return [torch.where(known, a.detach(), b.detach()) for a, b in pairs]
+
+        names = ("h", "z", "omega", "v", "E")
+        parts: dict[str, Any] = {name: chosen(getattr(outcome, name), getattr(other, name)) for name in names}
+        if outcome.coupling is not None:
+            zero = torch.zeros_like(outcome.coupling)
+            parts["coupling"] = torch.where(
+                known, outcome.coupling, other.coupling if other.coupling is not None else zero
+            )
+        return replace(outcome, **parts), chosen(theta, _moved(stage, other))
+
+    def _proposed(self, stage: Stage, given: Groups, sample: Sample) -> Outcome:
+        h_spec = self.specs[0]
         h, z, E = given["h"], given["z"], given["E"]
         if h and (self.reset_each or self.variant.fresh):
             start = stage.order.start(sample.u, h, h_spec)
@@ -207,8 +232,11 @@ class OrderStep(RecordedStep):
         return stage.order.propose(Carry(h, z, given["omega"], h_spec, v=given["v"], E=E), now)
 
 
+@torch.no_grad()
 def _moved(stage: Stage, outcome: Outcome) -> list[Tensor]:
     """θ⁺."""
+    if not outcome.moves:
+        return stage.theta
     stride, velocity = stage.rates.stride, stage.system.velocity
     if outcome.theta is not None:
         return outcome.theta
