@@ -43,7 +43,7 @@ def main(lines: int = 20_000) -> list[dict]:
     # One unit of time is the time between two lines: tau is then how many lines have gone by.
     hyper = hl.Hyper(eta=0.05, beta=1e-4)
     learner = hl.Learner(network, torch.nn.functional.mse_loss, hyper, credit=hl.Forward())
-    memory = record.Memory(record.Windows(200), fields=("step", "t", "tau", "dropped"))
+    memory = record.Memory(record.Windows(25), fields=("step", "t", "tau", "dropped"))
     with (
         streams.live(f"tcp://127.0.0.1:{server.getsockname()[1]}", policy="drop", unit=1 / RATE) as feed,
         record.Recorder(learner, memory, record.Progress(), stream=feed) as recorder,

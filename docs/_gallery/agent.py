@@ -32,12 +32,12 @@ stream = hl.streams.standardize(hl.streams.delayed(readings(), RATE * DELAY))
 pairs = [(r.y.item(), r.sample.target.item()) for r in learner.run(stream) if r.loss is not None]
 
 y, pressure = torch.tensor(pairs).T
-figure, axes = plt.subplots(1, 2, sharey=True, figsize=(6.4, 3.2))
+figure, axes = plt.subplots(1, 2, sharey=True, figsize=(6.4, 3.2), layout="constrained")
 for ax, begin in zip(axes, (0, SECONDS - 40), strict=True):
     part = slice(begin * RATE, (begin + 38) * RATE)
     seconds = [begin + k / RATE for k in range(38 * RATE)]
     ax.plot(seconds, pressure[part], color="grey", label="pressure")
     ax.plot(seconds, y[part], linewidth=1.2, label="prediction")
     ax.set(xlabel="seconds")
-axes[0].legend(loc="upper right")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 figure.savefig("agent.svg")

@@ -8,8 +8,8 @@ from matplotlib import pyplot as plt
 
 reproduce.main()
 with Path("out/corner/curves.csv").open() as file:
-    rows = list(csv.DictReader(file))
-figure, axes = plt.subplots(1, 2, sharey=True, figsize=(6.4, 3.2))
+    rows = [row for row in csv.DictReader(file) if row["dtype"] == "float32"]
+figure, axes = plt.subplots(1, 2, sharey=True, figsize=(6.4, 3.2), layout="constrained")
 for ax, model in zip(axes, ("Linear", "MLP"), strict=True):
     for how in dict.fromkeys(row["implementation"] for row in rows):
         chosen = [row for row in rows if (row["model"], row["implementation"]) == (model, how)]
@@ -19,5 +19,5 @@ for ax, model in zip(axes, ("Linear", "MLP"), strict=True):
         ax.plot(epochs, losses, label="torch.optim.SGD" if sgd else f"as {how} net", **look)
     ax.set(title=model, xlabel="epoch")
 axes[0].set(ylabel="mean loss")
-axes[1].legend()
+figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 figure.savefig("reproduce.svg")
