@@ -23,6 +23,7 @@ from tests.cli import command_line, invoke
         "endless",
         "echo",
         "credit",
+        "fair",
         "overhead",
         "river",
         "streams",

@@ -1,4 +1,4 @@
-"""Tasks of symbols: recall after a delay, two coin tosses added up, strings of equal halves."""
+"""Tasks of symbols: recall after a delay, copies, two coin tosses added up, strings of equal halves."""
 
 from __future__ import annotations
 
@@ -37,6 +37,28 @@ def recall(steps: int, delay: int, seed: int = 0, lanes: int = LANES) -> Task:
     return Task(
         f"recall {delay}", u, cue, at % length == length - 1, CUES, cross_entropy, "accuracy", 0.1, span=delay
     )
+
+
+def copy(steps: int, length: int = 3, delay: int = 5, seed: int = 0, lanes: int = LANES) -> Task:
+    """Some symbols, a pause, and then the same symbols again, in order, while a go line is on.
+
+    Nothing is ever reset. Metric: accuracy over the last tenth of the symbols; chance is 0.25.
+
+    Example:
+        >>> task = copy(11)
+        >>> task.has.nonzero().flatten().tolist(), bool((task.target[8:] == task.u[:3, :, :4].argmax(-1)).all())
+        ([8, 9, 10], True)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    episode, at = 2 * length + delay, torch.arange(steps)
+    symbols = torch.randint(CUES, (steps // episode + 1, length, lanes), generator=generator)
+    place, shown, asked = at % episode, at % episode < length, at % episode >= length + delay
+    u = torch.zeros(steps, lanes, CUES + 1)
+    given = symbols[at // episode, place.clamp(max=length - 1)]
+    u[..., :CUES] = nn.functional.one_hot(given, CUES) * shown[:, None, None]
+    u[..., CUES] = asked[:, None]
+    target = symbols[at // episode, (place - length - delay).clamp(min=0)]
+    return Task("copy 3", u, target, asked, CUES, cross_entropy, "accuracy", 0.1, span=episode - 2)
 
 
 def delayed_add(steps: int, seed: int = 0, lanes: int = LANES) -> Task:

@@ -13,8 +13,8 @@ import typer
 from hamlearn.errors import ConfigError, install
 
 BENCHMARKS = (
-    "step", "stream", "agents", "endless", "echo", "credit", "local", "memory", "overhead", "serve", "river",
-    "streams", "bundled", "defaults", "kills", "pipeline", "plasticity",
+    "step", "stream", "agents", "endless", "echo", "credit", "fair", "local", "memory", "overhead", "serve",
+    "river", "streams", "bundled", "defaults", "kills", "pipeline", "plasticity",
 )  # fmt: skip
 WITH_DEVICE = ("stream", "agents", "local", "memory")
 
@@ -32,10 +32,10 @@ def bench(
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports.
 
-    The benchmarks are step, stream, agents, endless, echo, credit, local,
-    memory, overhead, serve, river, streams, bundled, defaults, kills, pipeline
-    and plasticity. Credit, streams and plasticity have options of their own:
-    hamlearn bench streams -- --help.
+    The benchmarks are step, stream, agents, endless, echo, credit, fair,
+    local, memory, overhead, serve, river, streams, bundled, defaults, kills,
+    pipeline and plasticity. Credit, fair, streams and plasticity have options
+    of their own: hamlearn bench streams -- --help.
 
     The benchmarks are part of the sources, not of the installed package: run this in a clone of the repository.
     """
