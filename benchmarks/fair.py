@@ -1,8 +1,8 @@
 """Every rule of credit on the same net, each at its own best rate: one table for all.
 
 A rule is a credit of the library, followed by Adam, on one leaky dense net of 16 units that meets one sample at a
-time. `Sensitivity` has a cell of its own. The rate is the best of `RATES` on seeds that are not reported, the score
-is the mean of 20 other seeds, and a frozen control shows what the start of the net does without any credit.
+time. `Sensitivity` has a cell of its own. The rate is the best of `RATES` on seeds that are not reported, and the
+score is the mean of 20 other seeds. A frozen control shows what the start of the net does without any credit.
 `hamlearn bench fair -- --task recall-5 --rule rtrl` takes a part of the table, `--jobs` more processes.
 """
 
