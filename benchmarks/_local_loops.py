@@ -31,7 +31,6 @@ SIZES = [
 ORDERS: dict[str, dict[str, Any]] = {
     "unaligned": {},
     "aligned": {"align": True},
-    "delay-free": {"delay_free": True},
 }
 REACH = 0.9
 """To reach everywhere: how many times as fast as the eager engine the compiled one is."""
@@ -42,10 +41,7 @@ def measure(quick: bool) -> dict[str, Any]:
     rows = []
     for depth, width, batch, count in SIZES[:1] if quick else SIZES:
         for order, setting in ORDERS.items():
-            if depth > 16 and "delay_free" in setting:
-                # Eagerly, each of so many layers passes over the weights of all others.
-                continue
-            for momentum in (0.0,) if "delay_free" in setting else (0.0, 0.5):
+            for momentum in (0.0, 0.5):
                 rows.append(_row(depth, width, batch, 16 if quick else count, order, setting, momentum))
     return {"reach": REACH, "rows": rows, "worst": min(row["times as fast"] for row in rows)}
 

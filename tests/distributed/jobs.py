@@ -16,7 +16,6 @@ from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner
 from hamlearn.errors import RankError
 from hamlearn.local import Graph, LocalLearner
-from hamlearn.rules.local import costates, wide
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
@@ -139,39 +138,6 @@ def struck(kind: str, victim: int, folder: str) -> None:
         with pytest.raises(RankError, match="has failed before"):
             learner.step(stream(1)[0])
         raise
-
-
-def wide_net() -> nn.Sequential:
-    torch.manual_seed(0)
-    sizes = (8, 16, 12, 16, 12, 8)
-    return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(sizes)))
-
-
-def wide_samples(count: int) -> list[hl.Sample]:
-    generator = torch.Generator().manual_seed(1)
-    drawn = torch.randn(count, 2, 8, generator=generator)
-    return [hl.Sample(u, None if k % 5 == 3 else u.sin()) for k, u in enumerate(drawn)]
-
-
-def wide_layers(folder: str | None) -> dict[str, Any]:
-    """Layers that count as large, in one process, or on ranks that are stopped and go on from a checkpoint."""
-    wide.LARGE = 1
-    found = {}
-    for setting in RESUMED:
-        options, samples = dict(SETTINGS[setting]), wide_samples(30)
-        if folder is None:
-            options |= {"align": True, "stacked": False}
-            alone = LocalLearner(wide_net(), mse, hl.Hyper.from_sgd(lr=0.1), groups=5, **options)
-            list(alone.run(samples))
-            assert any(isinstance(omega, costates.Outer) for omega in alone._ticker.omega)
-            found[setting] = facts(alone)
-            continue
-        for take in (20, None):
-            learner = PipelineLearner(wide_net(), mse, hl.Hyper.from_sgd(lr=0.1), groups=5, timeout=20, **options)
-            assert learner.resume(f"{folder}/{setting}") == (take is None)
-            list(learner.run(samples, take, resume=True, save_to=f"{folder}/{setting}", save_every=10))
-        found[setting] = facts(learner)
-    return found
 
 
 class Sum(nn.Module):

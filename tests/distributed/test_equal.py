@@ -43,13 +43,6 @@ def test_states_costates_weights_and_reports_are_those_of_a_local_learner_bit_fo
             assert [t for t, _, _ in middle[0]] == [t for t, _, _ in reports], setting
 
 
-def test_large_layers_too_and_after_a_restart(tmp_path: Path) -> None:
-    (expected,) = values(jobs.wide_layers, 1, tmp_path / "alone", None)
-    found = values(jobs.wide_layers, 2, tmp_path / "ranks", str(tmp_path / "saved"))
-    for setting in jobs.RESUMED:
-        assert same(joined([rank[setting] for rank in found]), expected[setting]), setting
-
-
 @pytest.mark.parametrize("work", [jobs.skipped, jobs.turned])
 def test_states_read_at_two_depths_complex_ones_and_changing_batches_pass_from_rank_to_rank(
     work: Any, tmp_path: Path

@@ -22,7 +22,7 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-def tile_rows(rows: int, columns: int, batch: int) -> int:
+def tile_rows(rows: int, columns: int) -> int:
     return 2
 
 
@@ -43,8 +43,8 @@ def launch(ticks: Any, held: Any, k: int) -> None:
     x0 = ticks.u[k] if held.before is None else k_h * held.before.h[now, -1]
     for layer in range(layers):
         x = x0 if layer == 0 else k_h * held.h[now, layer - 1]
-        W = group.weight[layer].to(group.wide, copy=True)
-        b = torch.zeros(len(W)).to(W) if group.bias is None else group.bias[layer].to(group.wide, copy=True)
+        W = group.weight[layer].clone()
+        b = torch.zeros(len(W)).to(W) if group.bias is None else group.bias[layer].clone()
         pre = x @ W.T + b
         h1 = sigma(pre) + (x if group.residual else 0)
         z = k_z * held.z[now, layer]
@@ -52,7 +52,7 @@ def launch(ticks: Any, held: Any, k: int) -> None:
             if k_m:
                 z = z + k_m * (held.parts[now, layer + 1].sum(0) + group.residual * held.z[now, layer + 1])
         elif held.behind is None:
-            z = z + k_d * ticks.dl[now, 0] if k_d else z
+            z = z + k_d * ticks.dl[now] if k_d else z
         elif k_m:
             z = z + k_m * held.behind.parts[now, 0].sum(0)
             z = z + k_m * held.behind.z[now, 0] if held.behind.group.residual else z
@@ -66,13 +66,13 @@ def launch(ticks: Any, held: Any, k: int) -> None:
         flaws = ~(h1.isfinite().all() & z.isfinite().all())
         for tile in range(held.tiles):
             rows = slice(tile * held.tile, (tile + 1) * held.tile)
-            held.parts[after, layer, tile] = delta[:, rows] @ W[rows]
-            couple = (z * (h1 - k_h * held.h[now, layer]))[:, rows].sum()
+            held.parts[after, layer, tile] = delta[rows] @ W[rows]
+            couple = (z * (h1 - k_h * held.h[now, layer]))[rows].sum()
             held.coupling[k, layer * held.tiles + tile] = couple
         held.h[after, layer], held.z[after, layer] = h1, z
-        moved = [(group.weight, held.omega[0], delta.T @ past, group.slots[0])]
+        moved = [(group.weight, held.omega[0], torch.outer(delta, past), group.slots[0])]
         if group.bias is not None:
-            moved.append((group.bias, held.omega[1], delta.sum(0), group.slots[1]))
+            moved.append((group.bias, held.omega[1], delta, group.slots[1]))
         for weight, omega, gained, slot in moved:
             scale, old = scales[slot], omega[layer].clone()
             omega[layer] = decay * old + gained

@@ -78,7 +78,10 @@ def test_edges_whose_shapes_do_not_meet_are_named():
         (lambda: Neurons(torch.ones(2, 3), 1, [0]), r"\(2, 3\)"),
         (lambda: Neurons(torch.ones(2, 2), 1, [2]), r"\[2\]"),
         (lambda: Neurons(torch.ones(2, 2), torch.ones(1, 3), [0]), r"\(1, 3\)"),
-        (lambda: LocalLearner(nn.Sequential(), mse, HYPER), "with weights, a Graph or Neurons, not Sequential"),
+        (
+            lambda: LocalLearner(nn.Sequential(), mse, HYPER),
+            "a Graph or Neurons, not Sequential",
+        ),
         (lambda: LocalLearner(nn.Sequential(nn.Tanh()), mse, HYPER), "nothing to learn"),
         (lambda: LocalLearner(OwnWeight(nn.Linear(2, 2)), mse, HYPER), r"\['extra'\] belong to no node"),
         (lambda: LocalLearner(chain(2, 2), mse, HYPER, groups=2), "groups=2"),

@@ -108,7 +108,7 @@ def test_outputs_at_several_depths_and_batches_of_several_sizes_sum_their_gradie
     nodes = {"a": layer(3, 4), "b": layer(4, 4), "c": layer(4, 2), "dead end": layer(4, 3)}
     edges = [("u", "a"), ("a", "b"), ("b", "c"), ("a", "dead end")]
     module = Graph(nodes, edges, outputs=["a", "c"])
-    learner = LocalLearner(module, {"a": nn.functional.l1_loss, "c": mse}, STILL, align=True)
+    learner = LocalLearner(module, {"a": nn.functional.l1_loss, "c": mse}, STILL, align=True, stacked=False)
     stream, total = [], 0.0
     for k in range(9):
         u, target = torch.randn(1 + k % 3, 3), {"a": torch.randn(1 + k % 3, 4), "c": torch.randn(1 + k % 3, 2)}

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ ORDERS = {
     "sequential": {"order": "sequential"},
     "aligned": {"align": True},
     "aligned sequential": {"align": True, "order": "sequential"},
-    "delay free": {"delay_free": True},
 }
 CALM = hl.Hyper.from_sgd(lr=0.002, momentum=0.5)
 
@@ -83,9 +81,15 @@ def _no_fallback(recwarn, request):
         assert not [str(w.message) for w in recwarn if "falls back" in str(w.message)]
 
 
-@pytest.mark.parametrize("given", HYPERS)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kind", MODULES)
+# Each kind of graph in each order, with the rates of each kind in turn.
+CASES = [
+    (kind, order, list(HYPERS)[(i + j) % len(HYPERS)])
+    for i, kind in enumerate(MODULES)
+    for j, order in enumerate(ORDERS)
+]
+
+
+@pytest.mark.parametrize(("kind", "order", "given"), CASES)
 def test_a_loop_of_ticks_is_the_eager_engine(kind, order, given):
     torch.manual_seed(0)
     for hold in (1, 3):
@@ -132,7 +136,7 @@ def test_beta_of_every_kind_and_rates_that_depend_on_time(beta):
         assert_alike(eager, looped)
 
 
-@pytest.mark.parametrize("order", ["unaligned", "aligned", "delay free"])
+@pytest.mark.parametrize("order", ["unaligned", "aligned"])
 def test_float32_and_classes(order):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -265,9 +269,6 @@ def test_a_batch_of_another_size_is_refused_as_eagerly():
 
 
 UNFIT = {
-    "are widened to torch.float32": lambda: LocalLearner(
-        cases.make("chain").bfloat16(), mse, CALM, compute_dtype=torch.float32
-    ),
     "several outputs": lambda: LocalLearner(
         Graph({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)}, [("u", "a"), ("a", "b")], outputs=["a", "b"]).double(),
         mse,
@@ -280,9 +281,7 @@ UNFIT = {
     "random numbers": lambda: LocalLearner(
         nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2)).double(), mse, CALM
     ),
-    "a schedule would stand still": lambda: LocalLearner(
-        cases.make("chain").double(), mse, replace(CALM, beta=lambda t: 0.1), delay_free=True
-    ),
+    "one layer moves at a time": lambda: LocalLearner(cases.make("chain").double(), mse, CALM, delay_free=True),
 }
 
 
@@ -291,8 +290,6 @@ def test_what_cannot_be_recorded_falls_back_and_says_why_once(reason, recwarn):
     looped, eager = (UNFIT[reason]() for _ in range(2))
     eager.module.load_state_dict(looped.module.state_dict())
     samples = stream(20, odd=False)
-    if "widened" in reason:
-        samples = [hl.Sample(s.u.float(), s.target.float()) for s in samples]
     if "outputs" in reason:
         samples = [hl.Sample(s.u, {"a": s.target, "b": s.target}) for s in samples]
     ours = []
@@ -373,7 +370,7 @@ def test_a_target_that_is_not_a_number_spoils_no_report_of_another_sample(order,
         assert_alike(eager, looped)
 
 
-@pytest.mark.parametrize("order", ["unaligned", "aligned", "delay free"])
+@pytest.mark.parametrize("order", ["unaligned", "aligned"])
 def test_inputs_that_are_whole_numbers(order):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Embedding(7, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -387,7 +384,7 @@ def test_inputs_that_are_whole_numbers(order):
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-@pytest.mark.parametrize("setting", [{}, {"order": "sequential"}, {"align": True}, {"delay_free": True}])
+@pytest.mark.parametrize("setting", [{}, {"order": "sequential"}, {"align": True}])
 def test_what_is_written_to_a_reported_output_changes_nothing(setting, engine):
     found = []
     for writes in (False, True):

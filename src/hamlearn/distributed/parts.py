@@ -74,7 +74,7 @@ def part_of(wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, o
     )
     own = [n for n, w in part.named_parameters() if w.requires_grad]
     system = LocalSystem(
-        part, loss if final or not isinstance(loss, Mapping) else {}, _hyper_of(hyper, own), order, False
+        part, loss if final or not isinstance(loss, Mapping) else {}, _hyper_of(hyper, own), order, 0
     )
     complete = max(map(plan.shown, wiring.outputs)) + plan.lag
     shown = None if final else wiring.nodes[end - 1].name

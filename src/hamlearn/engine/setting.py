@@ -57,6 +57,11 @@ def check_arguments(
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
     if isinstance(late, bool) or not isinstance(late, int) or late < 0:
         raise ConfigError(f"late={late!r} must be a whole number of samples, 0 or more")
+    check_running_cost(running_cost)
+
+
+def check_running_cost(running_cost: object) -> None:
+    """Raise unless it is a function, or `None`."""
     if running_cost is not None and not callable(running_cost):
         raise ConfigError(f"running_cost={running_cost!r} must be a function of (u, h, dh, y, theta, t), or None")
 

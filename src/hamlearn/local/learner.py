@@ -12,7 +12,7 @@ from hamlearn._base.replay import evaluating
 from hamlearn.engine.blocks.runner import BlockRunner, say_eager
 from hamlearn.engine.fused import FusedRunner, fit, unavailable
 from hamlearn.engine.owner import BaseLearner
-from hamlearn.engine.setting import check_chunk, no_sample, require_gradients
+from hamlearn.engine.setting import check_chunk, check_running_cost, no_sample, require_gradients
 from hamlearn.engine.ticks.runner import TickRunner
 from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.errors import ConfigError
@@ -22,10 +22,10 @@ from hamlearn.loops import UnsupportedError
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import loaded, saved
 from hamlearn.rules.local.delay_free import DelayFree
-from hamlearn.rules.local.local_system import LocalSystem, Losses, OrderName
-from hamlearn.rules.local.stacked import LayerStack
+from hamlearn.rules.local.local_system import ANY, LocalSystem, Losses, OrderName
 from hamlearn.rules.local.unaligned import Unaligned
 from hamlearn.rules.local.wiring import Groups, wire
+from hamlearn.rules.running_cost import RunningCost
 from hamlearn.sample import Sample, State, StepReport
 from hamlearn.state.packing import pack, unpack
 from hamlearn.state.tensors import Tensors
@@ -43,8 +43,7 @@ class LocalLearner(Settings, BaseLearner):
     error leaves the learner as it was, and Ctrl-C waits until a tick is done.
 
     Args:
-        module: An `nn.Sequential` (one node per child), a `Graph`, `Neurons`, or any module whose forward
-            `torch.fx` can trace: one node per module that it calls, with the functions that follow.
+        module: An `nn.Sequential`, one node per child; a `Graph`; or `Neurons`.
         loss: L(y, target), a scalar; with several outputs applied to each, or a mapping from outputs to losses.
         hyper: τ, η, β, φ and s. Names in `beta` are those of `module.named_parameters()`.
         groups: Consecutive nodes to compute at once, with delays only between groups: how many groups of about
@@ -52,7 +51,8 @@ class LocalLearner(Settings, BaseLearner):
         hold: Ticks that each sample is shown for (passes over all layers, if `delay_free`).
         align: Keep each node's past inputs, so that a costate meets the input of its own sample; a new sample may
             then enter at every tick. For graphs without cycles.
-        delay_free: At step κ only layer κ mod ν moves. For graphs without cycles.
+        delay_free: At step κ only layer κ mod ν moves, and the loss enters once a pass, when the output is that of
+            the sample. `"literal"`: it enters at every κ, as the paper writes it. For graphs without cycles.
         order: `"parallel"`; or `"sequential"`, where the loss is taken on the new state, ω moves with the new z
             and θ with the new ω: one group is then plain BackPropagation.
         stacked: Whether runs of equal layers are kept as one batched tensor, which changes speed alone.
@@ -60,9 +60,8 @@ class LocalLearner(Settings, BaseLearner):
             `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
             if aligned, and else states and costates if these are the cause and not the sample. `"ignore"` saves
             the check.
-        compute_dtype: Type of states, costates and all that is computed, if weights are stored in fewer bits,
-            as in bfloat16: a weight is widened where it is used, and rounded once where it moves. `None`: the type
-            of the weights.
+        running_cost: R(u, h, dh, y, theta, t), added to H at every tick, with or without a target: h and dh, its
+            rate, are mappings by node, theta by parameter name. Not with `align`.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -84,13 +83,14 @@ class LocalLearner(Settings, BaseLearner):
         groups: Groups = None,
         hold: int = 1,
         align: bool = False,
-        delay_free: bool = False,
+        delay_free: bool | Literal["literal"] = False,
         order: OrderName = "parallel",
         stacked: bool = True,
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
-        compute_dtype: torch.dtype | None = None,
+        running_cost: RunningCost | None = None,
     ) -> None:
         check_setting(hyper, hold, align, delay_free, order, on_nonfinite)
+        check_running_cost(running_cost)
         check_loss(loss)
         wiring = wire(module, groups)
         cycle = wiring.cycle() if delay_free else None
@@ -98,8 +98,14 @@ class LocalLearner(Settings, BaseLearner):
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
         super().__init__()
         self._hold, self._align, self._delay_free = hold, align, delay_free
-        self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
-        self._rule = (Aligned if align else DelayFree if delay_free else Unaligned)(self._system)
+        # Delay-free, layers move one by one.
+        longest = 0 if not stacked else 1 if delay_free else ANY
+        self._system = system = LocalSystem(wiring, loss, hyper, order, longest, running_cost)
+        self._rule: Aligned | Unaligned
+        if delay_free:
+            self._rule = DelayFree(system, literal=delay_free == "literal")
+        else:
+            self._rule = Aligned(system) if align else Unaligned(system)
         self._ticker = Ticker(self._system, self._rule, on_nonfinite)
         self._warned = False
 
@@ -109,10 +115,9 @@ class LocalLearner(Settings, BaseLearner):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        for cell in self._system.cells:
-            if isinstance(cell, LayerStack):
-                # A copy of a weight is not a view of the copied stack any more.
-                cell.own()
+        for cell in self._system.stacks:
+            # A copy of a weight is not a view of the copied stack any more.
+            cell.own()
 
     @property
     def module(self) -> nn.Module:
@@ -224,7 +229,7 @@ class LocalLearner(Settings, BaseLearner):
         return self._blocks
 
     def _fuses(self) -> bool:
-        if self._delay_free or unavailable(self._system.theta[0].device) is not None:
+        if unavailable(self._system.theta[0].device) is not None:
             return False
         try:
             fit(self._system)
@@ -240,7 +245,7 @@ class LocalLearner(Settings, BaseLearner):
         been held for `hold` ticks from the present state on.
         """
         wiring = self._system.wiring
-        with evaluating(self.module), self._system.widened():
+        with evaluating(self.module):
             if wiring.cycle() is None:
                 return self._system.read(wiring.forward(u))
             h = self._rule.by_node(self._ticker.carry)[0] or wiring.start(u)
@@ -285,8 +290,7 @@ class LocalLearner(Settings, BaseLearner):
             "t": header["t"],
             "updates": header["updates"],
         }
-        with ticker.computing():
-            moved["carry"] = self._rule.loaded(unpack(header["carry"], left, "carry/", device))
+        moved["carry"] = self._rule.loaded(unpack(header["carry"], left, "carry/", device))
         return lambda: vars(ticker).update(moved)
 
 

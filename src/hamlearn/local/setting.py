@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError
@@ -23,7 +21,9 @@ def check_loss(loss: object) -> None:
             raise ConfigError(f"loss={one!r} must be a function of (y, target) that returns a scalar")
 
 
-def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, order: str, nonfinite: str) -> None:
+def check_setting(
+    hyper: object, hold: object, align: bool, delay_free: object, order: str, nonfinite: str
+) -> None:
     """Raise unless the settings make sense by themselves and together."""
     if not isinstance(hyper, Hyper):
         raise ConfigError(f"hyper is a {type(hyper).__name__}: give hl.Hyper(...) or hl.Hyper.from_sgd(...)")
@@ -39,6 +39,8 @@ def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, or
         )
     if not isinstance(hold, int) or hold < 1:
         raise ConfigError(f"hold={hold!r} must be a number of ticks, 1 or more")
+    if delay_free not in (False, True, "literal"):
+        raise ConfigError(f"delay_free={delay_free!r} must be False, True or 'literal'")
     if align and delay_free:
         raise ConfigError("align and delay_free exclude each other: a delay-free net has one sample at a time")
     if order not in ("parallel", "sequential"):
@@ -56,7 +58,7 @@ class Settings:
     _ticker: Ticker
     _hold: int
     _align: bool
-    _delay_free: bool
+    _delay_free: bool | Literal["literal"]
 
     @property
     def hyper(self) -> Hyper:
@@ -74,14 +76,9 @@ class Settings:
         return self._align
 
     @property
-    def delay_free(self) -> bool:
-        """Whether one layer moves at each step."""
+    def delay_free(self) -> bool | Literal["literal"]:
+        """Whether one layer moves at each step; `"literal"`: with the loss at every step."""
         return self._delay_free
-
-    @property
-    def compute_dtype(self) -> torch.dtype | None:
-        """The type of computations, if it is not that of the weights."""
-        return self._system.wide
 
     @property
     def on_nonfinite(self) -> str:

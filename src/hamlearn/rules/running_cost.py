@@ -43,7 +43,11 @@ def running_cost(
     if system.running_cost is None:
         return None
     state, rate = (trees.unflatten(x, spec) if x else None for x in (h, dh))
-    R = system.running_cost(u, state, rate, y, system.by_name(list(theta)), as_time(t))
+    return one_number(system.running_cost(u, state, rate, y, system.by_name(list(theta)), as_time(t)))
+
+
+def one_number(R: Any) -> Tensor:
+    """R itself; raises `ConfigError` if it is not one number."""
     if not isinstance(R, Tensor) or R.dim() or not R.is_floating_point():
         raise ConfigError(
             f"running_cost returned {trees.describe(R)}, not one floating-point number: reduce it, for example by "

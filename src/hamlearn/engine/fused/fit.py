@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
@@ -12,18 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.loops import UnsupportedError
-from hamlearn.rules.local.layers import layer_of
+from hamlearn.rules.local.dense import Dense, layer_of
 from hamlearn.rules.local.local_system import LocalSystem
-from hamlearn.rules.local.nodes import Cell
-from hamlearn.rules.local.stacked import LayerStack
 
 WIDEST = 8192
 """Columns of a layer up to which a row fits into the registers of one block of threads."""
-MOST_SAMPLES = 32
-"""Samples in one batch, at most: with more, arithmetic and not memory limits a tick, and matrix products over all
-of the batch, as the eager engine has them, make better use of a GPU."""
-_TYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
-"""What weights are stored in, and what is computed in."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +30,21 @@ class Group:
         function: Name of σ.
         setting: Its one number, where it has one.
         residual: Whether x is added.
-        wide: Type of everything but W and b.
     """
 
-    cell: Cell | LayerStack
+    cell: Dense
     weight: Tensor
     bias: Tensor | None
     slots: tuple[int, ...]
     function: str
     setting: float
     residual: bool
-    wide: torch.dtype
 
     @property
     def key(self) -> tuple[object, ...]:
         """What a kernel that was made for this group depends on."""
         places = [w.data_ptr() for w in (self.weight, self.bias) if w is not None]
-        types = self.weight.dtype, self.wide
-        return (*places, self.weight.shape, *types, self.function, self.setting, self.residual)
+        return (*places, self.weight.shape, self.weight.dtype, self.function, self.setting, self.residual)
 
 
 def unavailable(device: torch.device) -> str | None:
@@ -80,28 +69,26 @@ def fit(system: LocalSystem) -> list[Group]:
         raise UnsupportedError("fused ticks take s=-1 only")
     if system.velocity.has_tensors:
         raise UnsupportedError("a β is a tensor")
+    if system.running_cost is not None:
+        raise UnsupportedError("fused ticks have no running cost")
     if system.without_graph is None:
         raise UnsupportedError("the loss is not torch.nn.functional.mse_loss or cross_entropy as they are")
     straight = all(b.sources == (a.name,) for a, b in pairwise(cells))
     inputs = len(wiring.inputs) == 1 and cells[0].sources == wiring.inputs
     if not (straight and inputs and wiring.outputs == (cells[-1].name,)) or wiring.h0:
         raise UnsupportedError("the nodes are not one chain from one input to one output")
-    uses = Counter(slot for cell in cells for slot in cell.slots)
-    groups = [_group(cell, system.wide) for cell in cells]
-    if max(uses.values()) > 1:
-        raise UnsupportedError("a weight is used in two places")
+    groups = [_group(cell) for cell in cells if isinstance(cell, Dense)]
+    if len(groups) < len(cells):
+        raise UnsupportedError("a node is not an nn.Linear with at most one of the known functions behind it")
     dtypes = {w.dtype for group in groups for w in (group.weight, group.bias) if w is not None}
-    if len(dtypes) > 1 or (*dtypes, groups[0].wide) not in _TYPES:
-        raise UnsupportedError(
-            f"weights of {sorted(map(str, dtypes))}, computed in {groups[0].wide}: all must be float32, or all "
-            "float64, or all bfloat16 with compute_dtype=torch.float32"
-        )
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
+        raise UnsupportedError(f"weights of {sorted(map(str, dtypes))}: all must be float32, or all float64")
     return groups
 
 
-def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
-    node = cell.nodes[0] if isinstance(cell, LayerStack) else cell.node
-    layer, what = layer_of(node.module), f"node {cell.name!r} ({type(node.module).__name__})"
+def _group(cell: Dense) -> Group:
+    module = cell.nodes[0].module
+    layer, what = layer_of(module), f"node {cell.name!r} ({type(module).__name__})"
     named = None if layer is None else _named(layer.functions)
     if layer is None or named is None:
         raise UnsupportedError(
@@ -112,14 +99,9 @@ def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
         raise UnsupportedError(f"{what} has {layer.linear.in_features} inputs, more than {WIDEST}")
     if not all(w.is_contiguous() for w in layer.linear.parameters()):
         raise UnsupportedError(f"{what} has a weight that is not contiguous")
-    function, setting = named
-    theta = [weight.detach() for weight in cell.theta]
-    if isinstance(cell, Cell):
-        theta = [weight.unsqueeze(0) for weight in theta]
+    theta = [w.detach() if cell.length > 1 else w.detach().unsqueeze(0) for w in cell.theta]
     bias = theta[1] if len(theta) == 2 else None
-    return Group(
-        cell, theta[0], bias, tuple(cell.slots), function, setting, layer.residual, wide or theta[0].dtype
-    )
+    return Group(cell, theta[0], bias, tuple(cell.slots), *named, layer.residual)
 
 
 _FUNCTIONS: dict[type[nn.Module], tuple[str, str | None]] = {

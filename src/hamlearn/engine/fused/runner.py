@@ -7,17 +7,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hamlearn.engine.fused.fit import MOST_SAMPLES, Group, fit
+from hamlearn.engine.fused.fit import Group, fit
 from hamlearn.engine.fused.tick import AT_ONCE, Held, Ticks
 from hamlearn.engine.recorded import BlockResult, Pace, Watch
-from hamlearn.engine.ticks.plan import TickPlan
-from hamlearn.engine.ticks.runner import TickRunner
+from hamlearn.engine.ticks.runner import TickPlan, TickRunner
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.step_cache import StepCache
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import dense
 from hamlearn.rules.local.flights import Pipeline, StackState
-from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
@@ -30,7 +28,7 @@ class _NoRecordings:
 
 
 class FusedRunner(TickRunner):
-    """Ticks of a chain of linear layers on a GPU, in blocks like any others.
+    """Ticks of a chain of linear layers on a GPU, in blocks like any others, for one sample at a time.
 
     A block begins with copies of states and costates in the kernels' memory, and ends with copies of what the
     kernels have made of them. The weights move in place.
@@ -45,20 +43,18 @@ class FusedRunner(TickRunner):
 
     def plan(self, block: Block) -> TickPlan | None:
         """Rates of all ticks; `None` if the first sample has to be taken by itself."""
-        if not self._fits(block, fit(self.system)):
-            return None
-        return super().plan(block)
+        return super().plan(block) if self._fits(block, fit(self.system)) else None
 
     def loop(self, begun: Any, plan: TickPlan, begins: Tensor | None, watch: Watch, first: Sample) -> BlockResult:
         """All ticks of a block, in stretches as long as there are graphs for."""
-        rows, pace = plan.rows, plan.pace()
+        rows, pace, count = plan.rows, plan.pace(), plan.rows.count
         assert rows.u is not None
         target = plan.compared.target[0] if plan.compared.target else None
-        ticks, count = self._ready(rows.u[0], target), rows.count
+        ticks = self._ready(rows.u[0], target)
         self._put(ticks, begun)
         table, after = self._rates(ticks, pace, begins, count, compares=target is not None)
-        u = rows.u[0].reshape(count, ticks.batch, -1)
-        y = ticks.y.new_empty(count, *ticks.lead, ticks.y.shape[2])
+        u = rows.u[0].reshape(count, -1)
+        y = ticks.y.new_empty(count, *ticks.lead, ticks.y.shape[1])
         loss, coupling = (ticks.loss.new_empty(count) for _ in range(2))
         bad = torch.zeros(count + 1, dtype=torch.bool, device=y.device)
         start = 0
@@ -88,16 +84,16 @@ class FusedRunner(TickRunner):
         """Whether the samples are of the kind that the kernels take; the others are taken one by one."""
         if block.u is None or block.u_spec is not None or block.target_spec is not None:
             return False
-        u, first, last, wide = block.u[0], groups[0].weight, groups[-1].weight, groups[0].wide
-        fits = (u.shape[-1], u.dtype, u.device) == (first.shape[2], wide, first.device)
+        u, first, last = block.u[0], groups[0].weight, groups[-1].weight
+        fits = (u.shape[-1], u.dtype, u.device) == (first.shape[2], first.dtype, first.device)
         if u.dim() < 2 or not fits or not u[0].numel():
             return False
         lead, carry = u.shape[1:-1], self.ticker.carry
-        if lead.numel() > MOST_SAMPLES:
+        if lead.numel() > 1:
             raise UnsupportedError(
-                f"a batch of {lead.numel()} samples is faster that way: fused ticks are for at most {MOST_SAMPLES}"
+                f"samples come in batches of {lead.numel()}, and fused ticks take one sample at a time"
             )
-        if not self.rule.aligned and any(h.shape[-len(lead) - 1 : -1] != lead for h in carry.h):
+        if not self.rule.aligned and any(h.shape[1:-1] != lead for h in carry.h):
             return False
         if not block.target:
             return True
@@ -105,7 +101,7 @@ class FusedRunner(TickRunner):
         if target.device != first.device:
             return False
         if self._loss is nn.functional.mse_loss:
-            return target.shape[1:] == y and target.dtype == wide
+            return target.shape[1:] == y and target.dtype == first.dtype
         classes = len(y) == 2 and target.dtype == torch.int64 and target.shape[1:] == y[:1]
         return classes and bool(((target >= 0) & (target < y[1])).all())
 
@@ -121,7 +117,7 @@ class FusedRunner(TickRunner):
             delays = None
             if isinstance(self.rule, Aligned):
                 delays = [self.rule.schedule.delays(group.cell.name) for group in groups]
-            usual = (*lead, groups[-1].weight.shape[1]), groups[-1].wide
+            usual = (*lead, groups[-1].weight.shape[1]), groups[-1].weight.dtype
             self._ticks = None
             self._ticks = Ticks(groups, lead, form or usual, self._loss, delays, launch, tile_rows)
             self._key = key
@@ -161,70 +157,33 @@ class FusedRunner(TickRunner):
                 _put_aligned(held, self.rule, begun)
             return
         for held, h, z in zip(ticks.held, begun.h, begun.z, strict=True):
-            held.h[0], held.z[0] = h.reshape(held.h.shape[1:]), z.reshape(held.z.shape[1:])
-
-    def _omega(self, ticks: Ticks) -> list[Tensor]:
-        found: list[Any] = list(self.ticker.omega)
-        for held in ticks.held:
-            for slot, omega in zip(held.group.slots, held.omega, strict=True):
-                found[slot] = omega.clone().view(self.system.theta[slot].shape)
-        return found
+            held.h[0], held.z[0] = h.reshape(held.h[0].shape), z.reshape(held.z[0].shape)
 
     def _given(self, ticks: Ticks, begun: Any, count: int) -> Carry:
         """Copies of what the ticks have led to, as the rule carries it."""
-        rule, omega = self.rule, self._omega(ticks)
-        if not isinstance(rule, Aligned):
-            h = [_shaped(ticks, held, held.h[0]) for held in ticks.held]
-            return Carry(h, [_shaped(ticks, held, held.z[0]) for held in ticks.held], omega, None)
-        number = begun.number + count
-        carry = rule.empty()._replace(number=number)
-        name = rule.system.wiring.inputs[0]
-        for age in range(rule.h_spans[name][1]):
-            carry.h.put(name, age, _past(ticks, ticks.held[0], age, number))
+        rule, omega = self.rule, list[Any](self.ticker.omega)
         for held in ticks.held:
-            cell, line = held.group.cell, cast(Tensor, held.line)
-            if isinstance(cell, LayerStack):
-                states, z = _shaped(ticks, held, held.h[0]), _shaped(ticks, held, held.z[0])[:-1].clone()
-                carry.stacks[cell.name] = StackState(states, z, line.clone().view(len(line), *states.shape))
-            first, last = rule.h_spans[cell.name]
-            for age in range(first, last):
-                if age == first:
-                    carry.h.put(cell.name, age, held.h[0, -1].clone().view(*ticks.lead, -1))
-                elif held.behind is not None:
-                    carry.h.put(cell.name, age, _past(ticks, held.behind, age - first - 1, number))
-            carry.z.put(
-                cell.name, rule.schedule.backward[cell.name] - 1, held.z[0, -1].clone().view(*ticks.lead, -1)
-            )
+            for slot, own in zip(held.group.slots, held.omega, strict=True):
+                omega[slot] = own.clone().view(self.system.theta[slot].shape)
+        h, z = [ticks.shaped(held.h[0]) for held in ticks.held], [ticks.shaped(held.z[0]) for held in ticks.held]
+        if not isinstance(rule, Aligned):
+            return Carry(h, z, omega, None)
+        carry = rule.empty()._replace(number=begun.number + count)
+        for held, states, costates in zip(ticks.held, h, z, strict=True):
+            name = held.group.cell.name
+            ring = ticks.shaped(cast(Tensor, held.line))
+            carry.stacks[name] = StackState(states, costates[:-1].clone(), ring)
+            carry.h.put(name, rule.schedule.shown(name), states[-1].clone())
+            carry.z.put(name, rule.schedule.backward[name] - 1, costates[-1].clone())
         return rule.flat(carry, omega)
 
 
 def _put_aligned(held: Held, rule: Aligned, begun: Pipeline) -> None:
     """States, costates and past inputs of one group."""
-    cell, schedule, line = held.group.cell, rule.schedule, cast(Tensor, held.line)
-    if isinstance(cell, LayerStack):
-        stack = begun.stacks[cell.name]
-        held.h[0] = stack.h.reshape(held.h.shape[1:])
-        held.z[0, :-1] = stack.z.reshape(held.z[0, :-1].shape)
-        line.copy_(stack.ring.reshape(line.shape))
-    else:
-        held.h[0, 0] = begun.h.get(cell.name, schedule.shown(cell.name)).reshape(held.h.shape[2:])
-        for age in range(len(line)):
-            # Its input, `age` ticks ago, is what its source had for the sample that it saw then.
-            x = begun.h.get(cell.sources[0], schedule.forward[cell.name] + age)
-            if x is not None:
-                line[(begun.number - 1 - age) % len(line), 0] = x.reshape(line.shape[2:])
-    due = begun.z.get(cell.name, schedule.backward[cell.name] - 1)
-    held.z[0, -1] = 0.0 if due is None else due.reshape(held.h.shape[2:])
-
-
-def _past(ticks: Ticks, held: Held, age: int, number: int) -> Tensor:
-    """The input of a group's first layer, `age` ticks before the last one."""
-    line = cast(Tensor, held.line)
-    return line[(number - 1 - age) % len(line), 0].clone().view(*ticks.lead, -1)
-
-
-def _shaped(ticks: Ticks, held: Held, x: Tensor) -> Tensor:
-    """A copy in the shape that the eager cell has."""
-    layers, _, rows = x.shape
-    shape = (*ticks.lead, rows)
-    return x.clone().view((layers, *shape) if isinstance(held.group.cell, LayerStack) else shape)
+    name, line = held.group.cell.name, cast(Tensor, held.line)
+    stack = begun.stacks[name]
+    held.h[0] = stack.h.reshape(held.h[0].shape)
+    held.z[0, :-1] = stack.z.reshape(held.z[0, :-1].shape)
+    line.copy_(stack.ring.reshape(line.shape))
+    due = begun.z.get(name, rule.schedule.backward[name] - 1)
+    held.z[0, -1] = 0.0 if due is None else due.reshape(held.z[0, -1].shape)

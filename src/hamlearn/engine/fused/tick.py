@@ -34,11 +34,11 @@ class Held:
         tile: Rows of a layer that one program takes.
         tiles: Programs of one layer.
         omega: ω of W and b.
-        h: States, (2, layers, samples, rows).
+        h: States, (2, layers, rows).
         z: Costates likewise.
-        parts: Messages to the layers' inputs by tile, (2, layers, tiles, samples, columns).
+        parts: Messages to the layers' inputs by tile, (2, layers, tiles, columns).
         coupling: ⟨z, ĥ − h⟩ by tick and program.
-        line: Aligned: past inputs, (ticks, layers, samples, columns).
+        line: Aligned: past inputs, (ticks, layers, columns).
         delays: Aligned: ticks from computing to learning, by layer.
         before: The group that this one reads; `None`: the input.
         behind: The group that reads this one; `None`: the loss.
@@ -67,12 +67,12 @@ class Ticks:
 
     Args:
         groups: The chain.
-        lead: Shape of a batch, without the features.
+        lead: Shape of a batch of one, without the features.
         target: Shape and dtype of a target, without time.
         loss: `mse_loss` or `cross_entropy`.
         delays: Aligned: by group and layer, ticks from computing to learning.
         launch: Makes one tick of a group.
-        tile_rows: Rows of a layer that one program takes, from rows, columns and samples.
+        tile_rows: Rows of a layer that one program takes, from rows and columns.
 
     Raises:
         UnsupportedError: Where the messages of a group are too many for the kernels.
@@ -86,46 +86,44 @@ class Ticks:
         loss: object,
         delays: Sequence[Sequence[int]] | None,
         launch: Launch,
-        tile_rows: Callable[[int, int, int], int],
+        tile_rows: Callable[[int, int], int],
     ) -> None:
-        first, last, wide = groups[0].weight, groups[-1].weight, groups[0].wide
-        make = partial(torch.zeros, dtype=wide, device=first.device)
+        first, last = groups[0].weight, groups[-1].weight
+        make = partial(torch.zeros, dtype=first.dtype, device=first.device)
         self.lead, self.launch = lead, launch
-        self.batch = batch = int(torch.Size(lead).numel())
         self.of_targets = target
         self.target_shape, target_dtype = target
         self._loss = without_graph(loss)
         slots = sum(len(group.slots) for group in groups)
         # Rows begin at multiples of 16 bytes, for kernels that do not depend on the tick's number.
         self.rates = make(AT_ONCE, -(-(RATES + slots) // 4) * 4)
-        self.u = make(AT_ONCE, batch, first.shape[2])
+        self.u = make(AT_ONCE, first.shape[2])
         self.target = torch.zeros(AT_ONCE, *self.target_shape, dtype=target_dtype, device=first.device)
-        self.y = make(AT_ONCE, batch, last.shape[1])
+        self.y = make(AT_ONCE, last.shape[1])
         self.loss = make(AT_ONCE)
-        self.dl = make(2, 1, batch, last.shape[1])
+        self.dl = make(2, last.shape[1])
         self.bad = torch.zeros(AT_ONCE, 4, dtype=torch.int32, device=first.device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=first.device)
         self.held: list[Held] = []
         for index, group in enumerate(groups):
             layers, rows, columns = group.weight.shape
-            tile = tile_rows(rows, columns, batch)
+            tile = tile_rows(rows, columns)
             tiles = -(-rows // tile)
-            if layers * tiles * batch * columns >= PLACES:
+            if layers * tiles * columns >= PLACES:
                 raise UnsupportedError(
-                    f"{layers} layers of {rows} by {columns} in batches of {batch} would send more than {PLACES:,}"
-                    " numbers in a tick"
+                    f"{layers} layers of {rows} by {columns} would send more than {PLACES:,} numbers in a tick"
                 )
             ages = None if delays is None else delays[index]
             held = Held(
                 group,
                 tile,
                 tiles,
-                [torch.zeros_like(w, dtype=wide) for w in (group.weight, group.bias) if w is not None],
-                make(2, layers, batch, rows),
-                make(2, layers, batch, rows),
-                make(2, layers, tiles, batch, columns),
+                [torch.zeros_like(w) for w in (group.weight, group.bias) if w is not None],
+                make(2, layers, rows),
+                make(2, layers, rows),
+                make(2, layers, tiles, columns),
                 make(AT_ONCE, -(-layers * tiles // 4) * 4),
-                None if ages is None else make(max(ages) + 1, layers, batch, columns),
+                None if ages is None else make(max(ages) + 1, layers, columns),
                 None if ages is None else torch.tensor(ages, device=first.device),
             )
             if self.held:
@@ -142,6 +140,10 @@ class Ticks:
         if count not in self._graphs:
             self._graphs[count] = self._recorded(count)
         self._graphs[count].replay()
+
+    def shaped(self, x: Tensor) -> Tensor:
+        """A copy of (…, layers, n) in the shape that the eager cell has, with the axes of a batch."""
+        return x.clone().view(*x.shape[:-1], *self.lead, x.shape[-1])
 
     def settle_costates(self, factors: tuple[float, float, float]) -> None:
         """Z of the tick to come, of which the messages have been sent: κ_m·messages + κ_z·z, and κ_d·∂L/∂y."""
@@ -160,7 +162,7 @@ class Ticks:
             if k_z:
                 z += k_z * held.z[0]
             if held.behind is None and k_d:
-                z[-1] += k_d * self.dl[0, 0]
+                z[-1] += k_d * self.dl[0]
             found.append(z)
         for held, z in zip(self.held, found, strict=True):
             held.z[0] = z
@@ -206,7 +208,7 @@ class Ticks:
         pair = self._loss(y, self.target[k])
         assert pair is not None
         self.loss[k] = pair[0]
-        self.dl[after, 0] = pair[1].view(self.batch, -1)
+        self.dl[after] = pair[1].view(-1)
 
     def _recorded(self, count: int) -> torch.cuda.CUDAGraph:
         if not self._graphs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,12 +18,9 @@ from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.rules.local.costates import Omega, Outer, costate
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.rule import LocalRule, Now, Proposal
-from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.system import UsualRates
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.reader import Reader
-
-_AS_IT_IS = nullcontext()
 
 
 class _SkippedError(Exception):
@@ -50,16 +46,13 @@ class Ticker:
     def __init__(self, system: LocalSystem, rule: LocalRule[Any], on_nonfinite: str) -> None:
         self.system, self.rule, self.on_nonfinite = system, rule, on_nonfinite
         self.carry: Any = rule.empty()
-        self.omega: list[Omega] = [
-            torch.zeros_like(w, dtype=system.wide, requires_grad=False) for w in system.theta
-        ]
+        self.omega: list[Omega] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
         self.t = 0.0
         self.updates = 0
         self.shown = 0
         self.usual = UsualRates(system.hyper)
         modules = system.wiring.modules()
-        self._stacks = [cell for cell in system.cells if isinstance(cell, LayerStack)]
-        stacked = {m for cell in self._stacks for m in cell.modules}
+        stacked = {m for cell in system.stacks for m in cell.modules}
         self._buffers = Buffers([m for m in modules if m not in stacked])
         self._devices = devices_of(tensors_of(modules))
         self._kind = system.theta[0].device.type
@@ -75,7 +68,7 @@ class Ticker:
             ticks: How many.
             reader: Counts the sample, if it comes from a stream.
         """
-        if self._stacks and torch.is_autocast_enabled(self._kind):
+        if self.system.stacks and torch.is_autocast_enabled(self._kind):
             raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
         if self.rule.aligned and sample is not None and not self._may_enter(sample):
             self.count(sample, reader)
@@ -96,32 +89,20 @@ class Ticker:
         return report
 
     @torch.no_grad()
-    def rehearse(self, sample: Sample, ticks: int) -> tuple[Any, list[Omega], StepReport | None] | None:
-        """The carry, ω and the last report after some ticks of a sample; then everything is as before.
+    def rehearse(self, sample: Sample) -> tuple[Any, list[Omega], StepReport | None] | None:
+        """The carry, ω and the report after one tick of a sample; then everything is as before.
 
         `None` if the sample would be skipped.
         """
-        undo = self._snapshot(max(2, ticks))
+        undo = self._snapshot(2)
         try:
-            report = self._ticks(sample, ticks)
+            report = self._ticks(sample, 1)
         except _SkippedError:
             return None
         else:
             return self.carry, self.omega, report
         finally:
             undo()
-
-    def computing(self) -> AbstractContextManager[None]:
-        """Within, the rule and the modules have the weights in the type to compute in."""
-        return _AS_IT_IS if self.system.wide is None else self._computing_widely()
-
-    @contextmanager
-    def _computing_widely(self) -> Iterator[None]:
-        with self.system.widened() as self.rule.system:
-            try:
-                yield
-            finally:
-                self.rule.system = self.system
 
     def count(self, sample: Sample | None, reader: Reader | None) -> None:
         """Count a sample, here and in the stream that it comes from."""
@@ -137,8 +118,7 @@ class Ticker:
     def _ticks(self, sample: Sample | None, ticks: int) -> StepReport | None:
         own, report = sample, None
         if sample is not None:
-            with self.computing():
-                self.carry = self.rule.begin(self.carry, sample.u)
+            self.carry = self.rule.begin(self.carry, sample.u)
             own = self.rule.own(sample)
         for tick in range(ticks):
             report = self._tick(sample, own, last=tick == ticks - 1) or report
@@ -152,8 +132,9 @@ class Ticker:
             torch.clear_autocast_cache()
         rates = self.usual.at(t, None if sample is None else sample.tau, first=self.updates == 0)
         system.velocity.check(t)
-        with self.computing():
-            proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
+        if system.running_cost is not None:
+            rates = rates._replace(t=t)
+        proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
             self._check(proposal, omega, sample)

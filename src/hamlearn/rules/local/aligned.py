@@ -15,12 +15,12 @@ from hamlearn._base.scale import is_one
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, add_at
+from hamlearn.rules.local.dense import Dense
 from hamlearn.rules.local.flights import Entry, Lines, Pipeline, StackState, own_copy, past, written
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.rule import Done, LocalRule, Now, Proposal
 from hamlearn.rules.local.schedule import Timetable, schedule
-from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 from hamlearn.state.packing import sample_tree
@@ -84,10 +84,15 @@ class Aligned(LocalRule[Pipeline]):
     def __init__(self, system: LocalSystem, plan: Timetable | None = None) -> None:
         if system.hyper.s != -1:
             raise ConfigError("s=+1 lets costates grow forward in time: an aligned learner takes s=-1 only")
+        if system.running_cost is not None:
+            raise ConfigError(
+                "running_cost reads the state of one moment, and aligned nodes are each at another sample: use "
+                "align=False, or delay_free"
+            )
         super().__init__(system)
         self.schedule: Timetable = plan or schedule(system)
         self.h_spans, self.z_spans = self.spans()
-        self.stacks = [cell for cell in system.cells if isinstance(cell, LayerStack)]
+        self.stacks = system.stacks
         drawing = [cell.name for cell in system.cells if isinstance(cell, Cell) and cell.may_draw()]
         plan = self.schedule
         self.draw_spans = {n: (plan.shown(n), max(plan.shown(n), plan.backward.get(n, 0))) for n in drawing}
@@ -107,7 +112,7 @@ class Aligned(LocalRule[Pipeline]):
         last = first | dict.fromkeys(system.wiring.outputs, self.due)
         arrives = {name: plan.shown(name) + plan.lag for name in system.wiring.outputs}
         for cell in system.cells:
-            # A stack keeps past inputs in a ring of its own.
+            # Plain layers keep past inputs in a ring of their own.
             learns = plan.backward.get(cell.name, 0) if isinstance(cell, Cell) else 0
             for source in cell.sources:
                 last[source] = max(last[source], plan.forward[cell.name], learns)
@@ -160,12 +165,13 @@ class Aligned(LocalRule[Pipeline]):
             return carry
         return self.dropped(carry)._replace(stacks={s.name: self._blank(s) for s in self.stacks})
 
-    def _blank(self, stack: LayerStack) -> StackState:
+    def _blank(self, stack: Dense) -> StackState:
         """What a stack holds before the first sample."""
         h = stack.start(self.trial)
-        return StackState(h, torch.zeros_like(h[1:]), h.new_zeros(max(self.delays(stack)) + 1, *h.shape))
+        ring = h.new_zeros(max(self.delays(stack)) + 1, *h.shape[:-1], stack.width)
+        return StackState(h, torch.zeros_like(h[1:]), ring)
 
-    def delays(self, stack: LayerStack) -> list[int]:
+    def delays(self, stack: Dense) -> list[int]:
         """Ticks from computing to learning; a stack that leads to no output never learns, and needs no past."""
         return self.schedule.delays(stack.name) if stack.name in self.schedule.backward else [0] * stack.length
 
@@ -222,7 +228,7 @@ class Aligned(LocalRule[Pipeline]):
             real = all(isinstance(x, Tensor) and x.is_floating_point() for x in targets.values())
             self._fits = key if real else None
 
-    def _forward(self, tick: Tick, cell: Cell | LayerStack) -> None:
+    def _forward(self, tick: Tick, cell: Cell | Dense) -> None:
         age = self.schedule.forward[cell.name]
         entry = tick.at(age)
         if isinstance(cell, Cell):
@@ -235,7 +241,9 @@ class Aligned(LocalRule[Pipeline]):
             tick.show(age, cell.name, h)
             return
         stack = tick.stacks[cell.name]
-        incoming = torch.zeros_like(stack.h[0]) if entry is None else tick.h.get(cell.sources[0], age)
+        incoming = (
+            stack.ring.new_zeros(stack.ring.shape[2:]) if entry is None else tick.h.get(cell.sources[0], age)
+        )
         x = cell.gather(stack.h, [incoming])
         h = cell.forward(x)
         tick.stacks[cell.name] = stack._replace(h=h, ring=written(stack.ring, tick.number, x[0]))
@@ -259,7 +267,7 @@ class Aligned(LocalRule[Pipeline]):
             total = L if total is None else total + L
         return total
 
-    def _backward(self, tick: Tick, cell: Cell | LayerStack) -> None:
+    def _backward(self, tick: Tick, cell: Cell | Dense) -> None:
         age = self.schedule.backward[cell.name]
         z = tick.z.get(cell.name, age)
         keep = 1 - tick.rates.stride * tick.rates.eta_z
@@ -272,12 +280,12 @@ class Aligned(LocalRule[Pipeline]):
             messages, increments = cell.again(inputs, draws, z)
         else:
             stack = tick.stacks[cell.name]
-            arrived = torch.zeros_like(stack.h[0]) if z is None else z
+            arrived = torch.zeros_like(stack.h[-1]) if z is None else z
             trace = cell.trace([past(stack.ring, tick.number, self.delays(cell))])
-            messages, increments = trace.both(cell.join(stack.z, arrived))
+            messages, increments = trace.both(cell.join(stack.z if cell.length > 1 else None, arrived))
             inside, messages = cell.scatter(messages)
-            assert inside is not None
-            tick.stacks[cell.name] = stack._replace(z=inside if is_one(keep) else keep * inside)
+            if inside is not None:
+                tick.stacks[cell.name] = stack._replace(z=inside if is_one(keep) else keep * inside)
             age = self.schedule.first(cell.name)
         add_at(tick.grads, cell.slots, increments)
         if tick.at(age) is not None:
@@ -346,8 +354,11 @@ class Aligned(LocalRule[Pipeline]):
             entry and [sample_tree(entry.sample), entry.t, entry.stride, entry.reported, entry.loss]
             for entry in carry.entries
         ]
-        held = carry.h.held, carry.z.held, carry.draws.held
-        return [carry.number, entries, *held, carry.stacks]
+        held, stacks = (carry.h.held, carry.z.held, carry.draws.held), self.unshared(carry).stacks
+        for stack in stacks.values():
+            # The next tick writes there before it reads; a tick that was not taken has left something behind.
+            stack.ring[carry.number % len(stack.ring)] = 0
+        return [carry.number, entries, *held, stacks]
 
     def loaded(self, tree: Any) -> Pipeline:
         """What `saved` returned."""

@@ -41,10 +41,7 @@ class Outer:
     def add_to_(self, target: Tensor, alpha: float) -> None:
         """Add alpha·Σ_b δ_b x_bᵀ to `target`, in one pass over it."""
         columns = self.delta.transpose(-2, -1)
-        if target.dtype is not self.x.dtype:
-            # The sum is rounded to the type of narrow weights once.
-            target.add_(self.dense(), alpha=alpha)
-        elif self.x.shape[-2] == 1:
+        if self.x.shape[-2] == 1:
             # For one row this is several times faster than a matrix product.
             target.addcmul_(columns, self.x, value=alpha)
         elif self.x.dim() == 2:
@@ -72,7 +69,7 @@ def add_at(total: list[Increment | None], slots: Sequence[int], grads: Sequence[
 def costate(omega: list[Omega], grads: list[Increment | None], decay: float, gain: float) -> list[Omega]:
     """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
     if decay == 0.0 and gain == 1.0:
-        return [torch.zeros_like(dense(w)) if g is None else _plain(g) for w, g in zip(omega, grads, strict=True)]
+        return [torch.zeros_like(dense(w)) if g is None else g for w, g in zip(omega, grads, strict=True)]
     moved = foreach_mul([dense(w) for w in omega], decay)
     plain = [(w, g) for w, g in zip(moved, grads, strict=True) if isinstance(g, Tensor)]
     if plain:
@@ -81,11 +78,6 @@ def costate(omega: list[Omega], grads: list[Increment | None], decay: float, gai
         if isinstance(g, Outer):
             g.add_to_(w, gain)
     return list(moved)
-
-
-def _plain(grad: Increment) -> Increment:
-    """The gradient of an embedding may be sparse; a costate is not."""
-    return grad.to_dense() if isinstance(grad, Tensor) and grad.is_sparse else grad
 
 
 def saved(value: Omega, name: str) -> dict[str, Tensor]:

@@ -1,11 +1,10 @@
-"""What is learned locally: cells, and their weights laid out in slots."""
+"""What is learned locally: cells, their weights laid out in slots, and the costs that read several."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +14,29 @@ from hamlearn._base.scale import Scale, add_
 from hamlearn._base.slots import Slots
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
+from hamlearn.network import as_time
 from hamlearn.rules.derivatives import Loss, instantaneous_loss, vjp
 from hamlearn.rules.drive import Drive
 from hamlearn.rules.local.costates import Increment, Omega, Outer, add_at, dense
-from hamlearn.rules.local.layers import runs
+from hamlearn.rules.local.dense import Dense, runs
 from hamlearn.rules.local.losses import without_graph
 from hamlearn.rules.local.nodes import Cell
-from hamlearn.rules.local.stacked import LayerStack
-from hamlearn.rules.local.wiring import Node, Wiring
+from hamlearn.rules.local.wiring import Wiring
+from hamlearn.rules.running_cost import RunningCost, one_number
 from hamlearn.rules.velocity import Value, Velocity
 
 OrderName = Literal["parallel", "sequential"]
 Losses = Loss | Mapping[str, Loss]
+ANY = 1 << 30
+"""Layers that one stack may hold, if it may hold any number."""
+
+
+class Costs(NamedTuple):
+    """The running cost of one tick: R, ∂R/∂h and ∂R/∂ḣ of each cell."""
+
+    R: Tensor
+    by_h: list[Tensor]
+    by_rate: list[Tensor]
 
 
 class LocalSystem:
@@ -37,8 +47,8 @@ class LocalSystem:
         loss: L(y, target), or one for each output.
         hyper: τ, η, β, φ and s.
         order: Of the updates.
-        stacked: Whether runs of equal layers become stacks.
-        wide: The type to compute in; `None`: that of the weights.
+        longest: How many plain layers one stack may hold; 0: all nodes are differentiated by autograd.
+        running_cost: R(u, h, dh, y, theta, t); h and dh are mappings by node.
 
     Attributes:
         cells: Nodes and stacks, in the order in which a signal passes.
@@ -56,43 +66,54 @@ class LocalSystem:
         loss: Losses,
         hyper: Hyper,
         order: OrderName,
-        stacked: bool,
-        wide: torch.dtype | None = None,
+        longest: int = ANY,
+        running_cost: RunningCost | None = None,
     ) -> None:
         found = [(n, w) for n, w in wiring.named_parameters() if w.requires_grad]
         if not found:
             raise ConfigError("no parameter requires grad: there is nothing to learn")
         check_tensors([*wiring.named_parameters(), *wiring.named_buffers()])
-        if wide is not None:
-            check_compute_dtype(wide, wiring.named_parameters(), wiring.named_buffers())
-        self.wiring, self.loss, self.hyper, self.order, self.wide = wiring, loss, hyper, order, wide
+        self.wiring, self.loss, self.hyper, self.order = wiring, loss, hyper, order
+        self.running_cost = running_cost
         self.slots = Slots(wiring.root)
         self.names = [n for n, _ in found]
         self.parameters: list[Tensor] = [w for _, w in found]
-        self._name_of: dict[Tensor, str] = {w: n for n, w in found}
-        given = Velocity(hyper.beta, self.names, self.parameters).resolved
-        self._beta_of = dict(zip(self.names, given, strict=True))
         self.theta: list[Tensor] = []
         self.slot_names: list[tuple[str, ...]] = []
-        self._betas: list[Value] = []
-        self._place: dict[Tensor, int] = {}
-        self.cells: list[Cell | LayerStack] = []
-        self._make_cells(stacked)
-        self._set_velocity()
+        self.cells: list[Cell | Dense] = []
+        self._make_cells(longest)
         self._set_losses()
 
-    def _make_cells(self, stacked: bool) -> None:
-        nodes = [*(node.name for node in self.wiring.nodes), *self.wiring.borders]
-        beta_of = {w: self._beta_of[n] for n, w in zip(self.names, self.parameters, strict=True)}
-        for run in runs(self.wiring, beta_of) if stacked else [[node] for node in self.wiring.nodes]:
-            self.cells.append(self._cell(run[0], nodes) if len(run) == 1 else self._stack(run, nodes))
+    def _make_cells(self, longest: int) -> None:
+        """Cells in order, each weight in the slot of the first cell that uses it."""
+        readable = [*(node.name for node in self.wiring.nodes), *self.wiring.borders]
+        name_of = dict(zip(self.parameters, self.names, strict=True))
+        given = Velocity(self.hyper.beta, self.names, self.parameters).resolved
+        beta_of = dict(zip(self.parameters, given, strict=True))
+        place: dict[Tensor, int] = {}
+        betas: list[Value] = []
+
+        def slots_of(kinds: Sequence[Sequence[Tensor]]) -> list[int]:
+            for kind in kinds:
+                if kind[0] not in place:
+                    place[kind[0]] = len(betas)
+                    self.slot_names.append(tuple(name_of[w] for w in kind))
+                    betas.append(beta_of[kind[0]])
+            return [place[kind[0]] for kind in kinds]
+
+        for run, plain in runs(self.wiring, beta_of, longest):
+            weights: list[list[Tensor]] = [
+                [w for w in node.module.parameters() if w.requires_grad] for node in run
+            ]
+            slots = slots_of(list(zip(*weights, strict=True)))
+            cell = Dense(run, slots, readable) if plain else Cell(run[0], slots, weights[0], readable)
+            self.theta += [w for slot, w in zip(slots, cell.theta, strict=True) if slot >= len(self.theta)]
+            self.cells.append(cell)
         unused = set(self.names).difference(*self.slot_names)
         if unused:
             raise ConfigError(f"parameters {sorted(unused)} belong to no node: freeze them, or move them to one")
-
-    def _set_velocity(self) -> None:
-        slots = [f"slot {i}" for i in range(len(self.theta))]
-        self.velocity = Velocity(dict(zip(slots, self._betas, strict=True)), slots, self.theta)
+        numbered = {f"slot {i}": beta for i, beta in enumerate(betas)}
+        self.velocity = Velocity(numbered, list(numbered), self.theta)
 
     def _set_losses(self) -> None:
         outputs, loss = self.wiring.outputs, self.loss
@@ -102,36 +123,24 @@ class LocalSystem:
         self._only = outputs[0] if len(outputs) == 1 and self.wiring.read is None else None
         self.without_graph = without_graph(self.loss_of[self._only]) if self._only is not None else None
         self._device = self.theta[0].device.type
-        # Where a loss may read a weight: slot, place in a stack, and the tensor that it reads.
+        # What a loss or a running cost reads of the weights: slot, place in a stack, and the tensor that it reads.
         place = {name: (slot, i) for slot, names in enumerate(self.slot_names) for i, name in enumerate(names)}
         self._readable = [
             (slot, i if len(self.slot_names[slot]) > 1 else None, weight)
             for name, weight in zip(self.names, self.parameters, strict=True)
             for slot, i in [place[name]]
         ]
-
-    def _cell(self, node: Node, nodes: list[str]) -> Cell:
-        weights: list[Tensor] = [w for w in node.module.parameters() if w.requires_grad]
-        for weight in weights:
-            if weight not in self._place:
-                self._place[weight] = len(self.theta)
-                self.theta.append(weight)
-                self.slot_names.append((self._name_of[weight],))
-                self._betas.append(self._beta_of[self._name_of[weight]])
-        return Cell(node, [self._place[w] for w in weights], weights, nodes)
-
-    def _stack(self, run: list[Node], nodes: list[str]) -> LayerStack:
-        kinds = list(zip(*(node.module.parameters() for node in run), strict=True))
-        stack = LayerStack(run, list(range(len(self.theta), len(self.theta) + len(kinds))), nodes)
-        self.theta += stack.theta
-        self.slot_names += [tuple(self._name_of[w] for w in kind) for kind in kinds]
-        self._betas += [self._beta_of[self._name_of[kind[0]]] for kind in kinds]
-        return stack
+        self._named: Mapping[str, Tensor] = dict(zip(self.names, self.parameters, strict=True))
 
     @property
     def network(self) -> nn.Module:
         """The module that holds the weights, as the compiled engine asks for it."""
         return self.wiring.root
+
+    @property
+    def stacks(self) -> list[Dense]:
+        """The cells of plain layers."""
+        return [cell for cell in self.cells if isinstance(cell, Dense)]
 
     def over(self, theta: list[Tensor]) -> LocalSystem:
         """The same cells with other weights, which the modules hold meanwhile."""
@@ -139,6 +148,7 @@ class LocalSystem:
         twin.theta = theta
         twin.cells = [cell.over([theta[slot] for slot in cell.slots]) for cell in self.cells]
         twin._readable = [(slot, None, weight) for slot, weight in enumerate(theta)]
+        twin._named = self.held(theta) if self.running_cost is not None else {}
         return twin
 
     def held(self, theta: list[Tensor]) -> dict[str, Tensor]:
@@ -146,29 +156,11 @@ class LocalSystem:
         with torch.enable_grad():
             return self.by_name(list(theta))
 
-    @contextmanager
-    def widened(self) -> Iterator[LocalSystem]:
-        """Within, the modules hold their weights in the type to compute in; gives the system over these.
-
-        A weight that is stored in fewer bits is widened where it is used, which is exact. Where it moves, the new
-        value is rounded to its own type, once.
-        """
-        if self.wide is None:
-            yield self
-            return
-        theta = [weight.detach().to(self.wide).requires_grad_() for weight in self.theta]
-        twin, frozen = self.over(theta), {n: w.detach().to(self.wide) for n, w in self.slots.parameters.items()}
-        # A loss may hold a weight by itself, as it is stored.
-        twin._readable += self._readable
-        with self.slots.exchanged(frozen | self.held(theta)):
-            yield twin
-
     def require_same(self) -> None:
         """Raise if the module has other weights than those that the learner was made of."""
         self.slots.require_same()
-        for cell in self.cells:
-            if isinstance(cell, LayerStack):
-                cell.check_weights()
+        for cell in self.stacks:
+            cell.check_weights()
 
     def move(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> None:
         """θ ← θ − τβ⊙ω in place; costates that are kept as factors are not written out."""
@@ -200,7 +192,7 @@ class LocalSystem:
 
     def forms(self) -> list[Tensor]:
         """Shape and dtype of the costate of each slot, without any memory."""
-        return [torch.empty_like(w, dtype=self.wide, device="meta", requires_grad=False) for w in self.theta]
+        return [torch.empty_like(w, device="meta", requires_grad=False) for w in self.theta]
 
     def read(self, h: dict[str, Tensor]) -> Any:
         """Y from the states of the output nodes; `None` if there are none."""
@@ -215,7 +207,7 @@ class LocalSystem:
     def losses(
         self, h: dict[str, Tensor], target: Any, gain: Scale, grads: list[Increment | None]
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """L, and ∂L/∂h of each output node in `h` that has a target: each node has a loss of its own.
+        """L and ∂L/∂h of the output nodes in `h`; several outputs each have a loss of their own.
 
         Args:
             h: States of output nodes.
@@ -238,12 +230,43 @@ class LocalSystem:
         dL = self._differentiate(L, leaves, gain, grads) if more else vjp([L], [None], leaves)
         return L.detach(), dict(zip(found, dL, strict=True))
 
+    def costs(
+        self, u: Any, h: list[Tensor], rates: list[Tensor], t: Any, stride: Scale, grads: list[Increment | None]
+    ) -> Costs | None:
+        """The running cost of a tick; `None` if there is none.
+
+        Args:
+            u: The input.
+            h: State of each cell.
+            rates: ḣ of each cell.
+            t: Time.
+            stride: Time step of costates.
+            grads: Increments of ω by slot: stride·∂R/∂θ is added.
+        """
+        if self.running_cost is None:
+            return None
+        leaves = [x.detach().requires_grad_() for x in (*h, *rates)]
+        states, slopes = leaves[: len(h)], leaves[len(h) :]
+        with torch.enable_grad():
+            by_node = self.named(states)
+            y = self.read(by_node)
+            R = one_number(self.running_cost(u, by_node, self.named(slopes), y, self._named, as_time(t)))
+        found = self._differentiate(R, leaves, stride, grads)
+        return Costs(R.detach(), found[: len(h)], found[len(h) :])
+
+    def named(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
+        """One tensor per node by its name, from one per cell."""
+        pairs = zip(self.cells, values, strict=bool(values))
+        return {name: x for cell, value in pairs for name, x in zip(cell.names, cell.split(value), strict=True)}
+
     def _differentiate(
         self, L: Tensor, leaves: list[Tensor], gain: Scale, grads: list[Increment | None]
     ) -> list[Tensor]:
-        """∂L/∂h; gain·∂L/∂θ is added for the weights that the loss reads itself, such as those of a penalty."""
+        """∂L/∂leaves; gain·∂L/∂θ is added for the weights that L reads itself, such as those of a penalty."""
         weights = [weight for _, _, weight in self._readable]
-        derivatives = torch.autograd.grad(L, [*leaves, *weights], allow_unused=True)
+        derivatives: Sequence[Tensor | None] = [None] * (len(leaves) + len(weights))
+        if L.requires_grad:
+            derivatives = torch.autograd.grad(L, [*leaves, *weights], allow_unused=True)
         dL, reads = derivatives[: len(leaves)], derivatives[len(leaves) :]
         for (slot, layer, _), read in zip(self._readable, reads, strict=True):
             if read is None:
@@ -278,27 +301,6 @@ class LocalSystem:
                 f"target must be a mapping from some of the outputs {list(outputs)} to their targets"
             )
         return {name: value for name, value in target.items() if value is not None}
-
-
-def check_compute_dtype(
-    wide: object, parameters: Sequence[tuple[str, Tensor]], buffers: Sequence[tuple[str, Tensor]]
-) -> None:
-    """Raise unless all weights can be widened to `wide`, and nothing else needs to be."""
-    if wide not in (torch.float32, torch.float64):
-        raise ConfigError(f"compute_dtype={wide!r} must be torch.float32 or torch.float64, or None")
-    assert isinstance(wide, torch.dtype)
-    for name, weight in parameters:
-        if not weight.is_floating_point() or weight.dtype.itemsize > wide.itemsize:
-            raise ConfigError(
-                f"{name} is {weight.dtype}, which {wide} cannot hold: choose a wider compute_dtype, or convert "
-                "the module"
-            )
-    for name, buffer in buffers:
-        if buffer.is_floating_point() and buffer.dtype is not wide:
-            raise ConfigError(
-                f"buffer {name} is {buffer.dtype}, and compute_dtype={wide} keeps weights alone in fewer bits: "
-                f"convert it, as by module.{name} = module.{name}.to({wide})"
-            )
 
 
 def check_tensors(named: list[tuple[str, Tensor]]) -> None:

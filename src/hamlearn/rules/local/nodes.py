@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from hamlearn._base.replay import Buffers, devices_of, drawing, tensors_of
 from hamlearn.errors import ConfigError
 from hamlearn.rules.derivatives import vjp
-from hamlearn.rules.local.costates import Outer
-from hamlearn.rules.local.residual import Residual
-from hamlearn.rules.local.wide import Factors, LargeLayers, large
+from hamlearn.rules.local.graph import Residual
 from hamlearn.rules.local.wiring import Merged, Node
 
 # Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.
@@ -28,43 +26,27 @@ _STEADY = {
 
 
 class CellTrace:
-    """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ.
+    """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ."""
 
-    Of weights with `factors`, by their index, the derivative by a layer's output is asked for, which is one of the
-    two factors that the gradient is made of.
-    """
-
-    def __init__(
-        self, out: Tensor, inputs: list[Tensor], theta: list[Tensor], factors: dict[int, Factors]
-    ) -> None:
-        self.out = out
-        self.inputs = inputs
-        self.factors = factors
-        self.sought: list[Any] = [factors[i].edge if i in factors else w for i, w in enumerate(theta)]
+    def __init__(self, out: Tensor, inputs: list[Tensor], theta: list[Tensor]) -> None:
+        self.out, self.inputs, self.theta = out, inputs, theta
 
     def state(self) -> Tensor:
         """ĥ by itself, to be carried on: a node may return its input, its weight, or memory that it uses again."""
         return self.out.detach().clone()
 
-    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor | Outer]]:
+    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Messages to the nodes that were read, and the increments of ω before their sign."""
-        grads = vjp([self.out], [z], [*self.inputs, *self.sought])
-        return grads[: len(self.inputs)], self._increments(grads[len(self.inputs) :])
+        grads = vjp([self.out], [z], [*self.inputs, *self.theta])
+        return grads[: len(self.inputs)], grads[len(self.inputs) :]
 
     def messages(self, z: Tensor) -> list[Tensor]:
         """z·∂ĥ/∂inputs; the graph is kept."""
         return vjp([self.out], [z], self.inputs, keep=True)
 
-    def gradients(self, z: Tensor) -> list[Tensor | Outer]:
+    def gradients(self, z: Tensor) -> list[Tensor]:
         """z·∂ĥ/∂θ."""
-        return self._increments(vjp([self.out], [z], self.sought))
-
-    def _increments(self, grads: list[Tensor]) -> list[Tensor | Outer]:
-        found: list[Tensor | Outer] = list(grads)
-        for index, (x, _) in self.factors.items():
-            delta = grads[index]
-            found[index] = Outer(delta.reshape(-1, delta.shape[-1]), x.reshape(-1, x.shape[-1]))
-        return found
+        return vjp([self.out], [z], self.theta)
 
 
 class Cell:
@@ -93,13 +75,12 @@ class Cell:
         self.inplace = any(getattr(m, "inplace", False) for m in modules)
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        self._large = any(map(large, theta))
 
     def over(self, theta: list[Tensor]) -> Cell:
-        """The same node with other weights, which its module holds meanwhile: tensors to be recorded, or wider."""
+        """The same node with other weights, which its module holds meanwhile: tensors to be recorded."""
         twin = copy.copy(self)
-        # A recorded step draws nothing and cannot ask for a version; increments are written out, in C at no cost.
-        twin.theta, twin.inplace, twin._steady, twin._hooks, twin._large = theta, True, True, [], False
+        # A recorded step draws nothing and cannot ask for a version.
+        twin.theta, twin.inplace, twin._steady, twin._hooks = theta, True, True, []
         return twin
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
@@ -140,19 +121,13 @@ class Cell:
                     f"whole numbers inside a node, for example by one group with {self.name!r}"
                 )
             inputs[i] = inputs[i].detach().requires_grad_()
-        layers = LargeLayers(self.theta) if self._large else None
         with torch.enable_grad():
-            if layers is None:
-                out = self._evaluate(inputs)
-            else:
-                with layers:
-                    out = self._evaluate(inputs)
-        factors = {} if layers is None else layers.factors()
-        return CellTrace(out, [inputs[i] for i in self.from_nodes], self.theta, factors)
+            out = self._evaluate(inputs)
+        return CellTrace(out, [inputs[i] for i in self.from_nodes], self.theta)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
-    ) -> tuple[list[Tensor], list[Tensor | Outer]]:
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Both products of a second evaluation, with the draws of the first; statistics do not move again."""
         kept = self.buffers.keep()
         if draws is None:

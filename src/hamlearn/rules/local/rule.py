@@ -12,9 +12,9 @@ from torch import Tensor
 from hamlearn.errors import SampleError
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment
+from hamlearn.rules.local.dense import Dense
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
-from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 
@@ -141,13 +141,7 @@ class LocalRule(ABC, Generic[C]):
         return loaded
 
 
-def named(cells: Sequence[Cell | LayerStack], values: Sequence[Tensor]) -> dict[str, Tensor]:
-    """One tensor per node, by its name."""
-    pairs = zip(cells, values, strict=bool(values))
-    return {name: x for cell, value in pairs for name, x in zip(cell.names, cell.split(value), strict=True)}
-
-
-def check_shapes(cells: Sequence[Cell | LayerStack], h1: Sequence[Tensor], h: Sequence[Tensor]) -> None:
+def check_shapes(cells: Sequence[Cell | Dense], h1: Sequence[Tensor], h: Sequence[Tensor]) -> None:
     """Raise if a node's output changed its shape from one tick to the next."""
     for cell, new, old in zip(cells, h1, h, strict=True):
         if new.shape != old.shape:

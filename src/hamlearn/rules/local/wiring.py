@@ -15,7 +15,6 @@ from hamlearn._base.replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.rules.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.rules.local.neurons import Neurons
-from hamlearn.rules.local.traced import has_hooks, hooked, traced
 
 Groups = int | Sequence[int] | None
 
@@ -35,17 +34,20 @@ class Node:
         except (torch.OutOfMemoryError, HamlearnError):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            edges = ", ".join(
-                f"{s!r} → {self.name!r} with {trees.describe(x)}"
-                for s, x in zip(self.sources, inputs, strict=True)
-            )
-            raise SampleError(
-                f"node {self.name!r} ({type(self.module).__name__}) could not take what its edges bring "
-                f"({edges}): {error}. Make the shapes and dtypes on both ends of the edge meet"
-            ) from error
+            raise self.misfit(inputs, error) from error
         if not isinstance(out, Tensor):
             raise ConfigError(f"node {self.name!r} returned {trees.describe(out)}: a node must return one tensor")
         return out
+
+    def misfit(self, inputs: Sequence[Any], error: Exception) -> SampleError:
+        """The error for inputs that the module does not take."""
+        edges = ", ".join(
+            f"{s!r} → {self.name!r} with {trees.describe(x)}" for s, x in zip(self.sources, inputs, strict=True)
+        )
+        return SampleError(
+            f"node {self.name!r} ({type(self.module).__name__}) could not take what its edges bring "
+            f"({edges}): {error}. Make the shapes and dtypes on both ends of the edge meet"
+        )
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,7 @@ class Wiring:
 
     def values(self, u: Any) -> dict[str, Any]:
         """The external inputs by name."""
-        if isinstance(u, Tensor) and len(self.inputs) == 1:
-            return {self.inputs[0]: u}
-        if len(self.inputs) == 1 and not isinstance(u, Mapping):
+        if len(self.inputs) == 1 and (isinstance(u, Tensor) or not isinstance(u, Mapping)):
             return {self.inputs[0]: u}
         if not isinstance(u, Mapping) or set(u) != set(self.inputs):
             given = sorted(u) if isinstance(u, Mapping) else trees.describe(u)
@@ -140,17 +140,25 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
     elif isinstance(module, nn.Sequential) and len(module) and type(module).forward is nn.Sequential.forward:
         names = list(module._modules)  # named_children() passes over a module that stands at two places
         if has_hooks(module):
-            raise hooked(module)
+            raise ConfigError(
+                "the Sequential has hooks, which are not called, since its children are nodes by themselves: put "
+                "them on the children, or wrap the module, nn.Sequential(module), which is then one node"
+            )
         chain = zip(names, module, ["u", *names], strict=False)
         wiring = Wiring(module, tuple(Node(n, m, (s,)) for n, m, s in chain), ("u",), (names[-1],))
-    elif isinstance(module, nn.Module) and list(module.parameters()):
-        pieces, output = traced(module)
-        wiring = Wiring(module, tuple(Node(*piece) for piece in pieces), ("u",), (output,))
     else:
         raise ConfigError(
-            f"a LocalLearner takes an nn.Module with weights, a Graph or Neurons, not {type(module).__name__}"
+            "a LocalLearner takes an nn.Sequential, whose children are nodes, a Graph or Neurons, not "
+            f"{type(module).__name__}: say in a Graph what its nodes are, or wrap it, nn.Sequential(module), which "
+            "is one node"
         )
     return wiring if groups is None else _merge(wiring, groups)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether functions are called before or after a module, forward or backward."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)
 
 
 def _merge(wiring: Wiring, groups: int | Sequence[int]) -> Wiring:
