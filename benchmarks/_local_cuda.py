@@ -1,7 +1,7 @@
 """Ticks of local layers on a GPU against BackPropagation of the same net.
 
-Chains of equal layers with tanh, mean squared error, momentum 0.9, float32; or local layers with weights in
-bfloat16 and everything else in float32. All on one GPU in one process:
+Chains of equal layers with tanh, mean squared error, momentum 0.9, float32, one sample at a time. All on one
+GPU in one process:
 
 - BackPropagation, eager; as one CUDA graph of forward, backward and fused SGD; and compiled by `torch.compile`;
 - eager local ticks, unaligned and aligned;
@@ -38,8 +38,6 @@ def measure(quick: bool) -> Iterator[dict[str, Any]]:
     cases: list[dict[str, Any]] = [{"depth": 4, "width": 64}]
     if not quick:
         cases = [large, deep]
-        cases += [{**net, "batch": batch} for batch in (4, 8, 32) for net in (large, deep)]
-        cases += [{**net, "batch": batch, "narrow": True} for batch in (1, 4) for net in (large, deep)]
         cases += [{"depth": depth, "width": 256} for depth in (16, 64, 1024)]
         # The time that `torch.compile` takes grows with the depth, to minutes: only these have it.
         cases += [{"depth": depth, "width": 1024, "compiles": True} for depth in (4, 16)]
@@ -49,9 +47,7 @@ def measure(quick: bool) -> Iterator[dict[str, Any]]:
     for case in cases:
         rows.append(_row(**case, copied=copied))
         torch.cuda.empty_cache()
-        order = sorted(
-            rows, key=lambda row: (row["batch"], row["residual"], row["weights"], -row["width"], row["depth"])
-        )
+        order = sorted(rows, key=lambda row: (row["residual"], -row["width"], row["depth"]))
         yield {"copy bytes a second": copied, "rows": order}
 
 
@@ -66,30 +62,24 @@ def copy_bandwidth() -> float:
 def _row(
     depth: int,
     width: int,
-    batch: int = 1,
     residual: bool = False,
     compiles: bool = False,
-    narrow: bool = False,
     copied: float = 1.0,
 ) -> dict[str, Any]:
     torch.manual_seed(0)
-    u, target = torch.randn(2, 256, batch, width, device="cuda")
+    u, target = torch.randn(2, 256, 1, width, device="cuda")
     found: dict[str, float] = {}
     module = _net(depth, width, residual)
-    if narrow:
-        module = module.to(torch.bfloat16)
-    else:
-        found["BackPropagation, eager"] = _on_host(_backprop(module, u[0], target[0]))
-        found["BackPropagation, CUDA graph"] = _on_gpu(graphed(_backprop(module, u[0], target[0])))
+    found["BackPropagation, eager"] = _on_host(_backprop(module, u[0], target[0]))
+    found["BackPropagation, CUDA graph"] = _on_gpu(graphed(_backprop(module, u[0], target[0])))
     if compiles:
         compiled: Any = torch.compile(module)
         found["BackPropagation, compiled"] = _on_host(_backprop(compiled, u[0], target[0]))
-    bytes_moved = (2 * 2 + 2 * 4 if narrow else 4 * 4) * depth * width * width
-    wide = torch.float32 if narrow else None
+    bytes_moved = 4 * 4 * depth * width * width
     shares = {}
     for name, align in (("unaligned", False), ("aligned", True)):
         hyper = Hyper.from_sgd(LR, MOMENTUM)
-        learner = LocalLearner(module, nn.functional.mse_loss, hyper, align=align, compute_dtype=wide)
+        learner = LocalLearner(module, nn.functional.mse_loss, hyper, align=align)
         sample = Sample(u[0], target[0])
         found[f"{name}, eager"] = _on_host(partial(learner.step, sample))
         learner.reset()
@@ -104,9 +94,7 @@ def _row(
     return {
         "depth": depth,
         "width": width,
-        "batch": batch,
         "residual": residual,
-        "weights": "bfloat16" if narrow else "float32",
         "microseconds": {name: round(1e6 * seconds, 1) for name, seconds in found.items()},
         "bytes": bytes_moved,
         "share of copy bandwidth": shares,

@@ -80,14 +80,13 @@ def _run_cuda(out: Path, quick: bool) -> dict[str, Any]:
         draw_depths(found, path.with_suffix(".png"))
     names = dict.fromkeys(name for row in found["rows"] for name in row["microseconds"])
     table = Table(title=f"µs a tick; a copy moves {found['copy bytes a second'] / 1e12:.2f} TB/s")
-    for heading in ("layers", "batch", *names, "share of copy"):
+    for heading in ("layers", *names, "share of copy"):
         table.add_column(heading, justify="right")
     for row in found["rows"]:
         layers = f"{row['depth']} of {row['width']}{', residual' if row['residual'] else ''}"
-        layers += ", bfloat16" if row["weights"] == "bfloat16" else ""
         cells = [str(row["microseconds"].get(name, "–")) for name in names]
         shares = " / ".join(f"{share:.2f}" for share in row["share of copy bandwidth"].values())
-        table.add_row(layers, str(row["batch"]), *cells, shares)
+        table.add_row(layers, *cells, shares)
     Console(width=220).print(table)
     return found
 
@@ -98,7 +97,7 @@ def draw_depths(found: dict[str, Any], path: Path) -> None:
         return
     from matplotlib.figure import Figure
 
-    rows = [r for r in found["rows"] if r["batch"] == 1 and r["weights"] == "float32" and not r["residual"]]
+    rows = [r for r in found["rows"] if not r["residual"]]
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.add_subplot()
     for width, color in zip(sorted({row["width"] for row in rows}), ("#0072b2", "#d55e00"), strict=False):

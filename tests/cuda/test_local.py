@@ -101,63 +101,9 @@ def test_fused_ticks_on_the_gpu_are_the_eager_ones_of_the_cpu_after_1000_ticks(
         assert a.t == b.t
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("batch", [7, 32])
+@pytest.mark.parametrize("batch", [(), (1, 1)], ids=str)
 @pytest.mark.parametrize("setting", SETTINGS[:2], ids=str)
-@pytest.mark.parametrize("kind", ["residual", "one stack", "widths"])
-def test_fused_ticks_of_batches_are_the_eager_ones_of_the_cpu_after_1000_ticks(
-    kind: str, setting: dict[str, Any], batch: int, dtype: torch.dtype
-) -> None:
-    hyper = hl.Hyper(eta=0.3, eta_z=0.05, beta=lambda t: 0.003 / (1 + 0.001 * t), phi_first=0.5)
-    eager, fused = both(kind, dtype, setting, hyper)
-    samples = stream(kind, 1000 // setting.get("hold", 1), dtype, (batch,))
-    one = list(eager.run(samples))
-    other = list(fused.run([moved(sample) for sample in samples], engine="compiled"))
-    assert fused._blocks is not None
-    assert fused._blocks._ticks is not None
-    assert_close(eager, fused, CLOSE[dtype])
-    for a, b in zip(one, other, strict=True):
-        assert (a.y - b.y.cpu()).norm() <= CLOSE[dtype] * (1 + a.y.norm())
-
-
-@pytest.mark.parametrize("batch", [1, 4, 32])
-@pytest.mark.parametrize("setting", SETTINGS[:2], ids=str)
-@pytest.mark.parametrize("kind", ["plain", "residual"])
-def test_from_any_state_narrow_weights_move_as_by_the_eager_engine(
-    kind: str, setting: dict[str, Any], batch: int
-) -> None:
-    """Sums that differ in the last digit of float32 may be rounded to either side, but seldom are."""
-    torch.manual_seed(1)
-    module = chain(kind).to(torch.bfloat16).cuda()
-    hyper = hl.Hyper(eta=0.5, eta_z=0.05, beta=0.05 if kind == "plain" else 0.01)
-    eager, fused = (
-        LocalLearner(copy.deepcopy(module), mse, hyper, compute_dtype=torch.float32, **setting) for _ in range(2)
-    )
-    samples = [moved(sample) for sample in stream(kind, 90, torch.float32, (batch,))]
-    for sample in samples:
-        sample.boundary = False
-    before = torch.cat([weight.detach().flatten() for weight in module.parameters()])
-    for k in range(0, 90, 3):
-        for learner, engine in ((eager, "eager"), (fused, "compiled")):
-            list(learner.run(samples[k : k + 3], max_steps=3, engine=engine))  # type: ignore[arg-type]
-        mine, theirs = (
-            torch.cat([weight.detach().flatten() for weight in learner.module.parameters()])
-            for learner in (eager, fused)
-        )
-        assert mine.dtype is theirs.dtype is torch.bfloat16
-        assert (mine != theirs).sum() <= len(mine) // 2000
-        assert ((mine.float() - theirs.float()).abs() <= 2**-7 * mine.float().abs()).all()
-        ours, others = eager.state.omega, fused.state.omega
-        assert all((ours[n] - others[n]).norm() <= 1e-5 * (1e-3 + ours[n].norm()) for n in ours)
-        eager.load_state_dict(fused.state_dict())
-    assert fused._blocks is not None
-    assert fused._blocks._ticks is not None
-    assert 10 * (mine != before).sum() > len(mine)
-
-
-@pytest.mark.parametrize("batch", [(), (2,), (32,), (3, 5)], ids=str)
-@pytest.mark.parametrize("setting", SETTINGS[:2], ids=str)
-def test_batches_are_summed_as_by_the_eager_engine(setting: dict[str, Any], batch: tuple[int, ...]) -> None:
+def test_one_sample_in_any_form_is_taken(setting: dict[str, Any], batch: tuple[int, ...]) -> None:
     eager, fused = both("plain", torch.float64, setting, hl.Hyper.from_sgd(0.01, momentum=0.9))
     samples = stream("plain", 100, torch.float64, batch)
     for a, b in zip(
@@ -177,7 +123,7 @@ def test_every_function_and_its_slope_are_those_of_pytorch(function: type[nn.Mod
     hyper = hl.Hyper.from_sgd(0.01)
     eager = LocalLearner(copy.deepcopy(module), mse, hyper, align=True)
     fused = LocalLearner(module.cuda(), mse, hyper, align=True)
-    samples = [hl.Sample(torch.randn(2, 20).double(), torch.randn(2, 20).double()) for _ in range(60)]
+    samples = [hl.Sample(torch.randn(1, 20).double(), torch.randn(1, 20).double()) for _ in range(60)]
     list(eager.run(samples)), list(fused.run([moved(s) for s in samples], engine="compiled"))
     assert_close(eager, fused, 1e-12)
 
@@ -190,23 +136,22 @@ def test_classes_are_learned_by_cross_entropy(setting: dict[str, Any]) -> None:
     hyper = hl.Hyper.from_sgd(0.01, momentum=0.5)
     eager = LocalLearner(copy.deepcopy(module), loss, hyper, **setting)
     fused = LocalLearner(module.cuda(), loss, hyper, **setting)
-    samples = [hl.Sample(torch.randn(4, 13).double(), torch.randint(0, 3, (4,))) for _ in range(70)]
+    samples = [hl.Sample(torch.randn(1, 13).double(), torch.randint(0, 3, (1,))) for _ in range(70)]
     list(eager.run(samples)), list(fused.run([moved(s) for s in samples], engine="compiled"))
     assert_close(eager, fused, 1e-12)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("setting", SETTINGS[:2], ids=str)
-def test_two_fused_runs_end_with_the_same_bits(setting: dict[str, Any], batch: int) -> None:
+def test_two_fused_runs_end_with_the_same_bits(setting: dict[str, Any]) -> None:
     ended = []
     for _ in range(2):
         _, fused = both("residual", torch.float32, setting, hl.Hyper.from_sgd(0.003, momentum=0.9))
-        list(fused.run([moved(s) for s in stream("residual", 300, torch.float32, (batch,))], engine="compiled"))
+        list(fused.run([moved(s) for s in stream("residual", 300, torch.float32)], engine="compiled"))
         ended.append([weight.clone() for weight in fused.module.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ended, strict=True))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", SETTINGS[:2], ids=str)
 def test_the_learner_is_where_its_last_report_says(setting: dict[str, Any]) -> None:
     eager, fused = both("plain", torch.float64, setting, hl.Hyper.from_sgd(0.01, momentum=0.5))
     samples = stream("plain", 150, torch.float64)

@@ -149,8 +149,8 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
     else:
         raise ConfigError(
             "a LocalLearner takes an nn.Sequential, whose children are nodes, a Graph or Neurons, not "
-            f"{type(module).__name__}: say in a Graph what its nodes are, or wrap it, nn.Sequential(module), which "
-            "is one node"
+            f"{type(module).__name__}: say in a Graph what its nodes are, or wrap it into one node by "
+            "nn.Sequential(module)"
         )
     return wiring if groups is None else _merge(wiring, groups)
 
