@@ -57,7 +57,7 @@ class DelayFree(Unaligned):
             z1 = [z - rates.s * rates.stride * own for z, own in zip(z1, costs.by_h, strict=True)]
         if turn < self.ticks - 1:
             return Proposal(Nodes(h1, z1, layer=turn + 1), grads, h1, z1, L, bool(dL), None)
-        # What is reported is the loss of the whole pass; literally, it enters with the first step of the next one.
+        # The report shows the loss of the whole pass; literally, it enters with the first step of the next one.
         L, waiting = system.losses(seen(cells, h1), sample.target, gain, [*grads] if self.literal else grads)
         after = Nodes(h1, z1, {} if self.literal else waiting)
         done = Done(now.given or sample, now.t, system.read(seen(cells, h1)), L)

@@ -144,7 +144,9 @@ class DenseTrace:
         return _rows(vjp([self.out], [z], [self.pre], keep=True)[0])
 
     def _messages(self, delta: Tensor, z: Tensor) -> list[Tensor]:
-        message = torch.bmm(delta, self.weight).view(self.x.shape)
+        message = torch.bmm(delta, self.weight)
+        if self.x.dim() != 3:
+            message = message.view(self.x.shape)
         return [message + z if self.cell.residual else message]
 
     def _gradients(self, delta: Tensor) -> list[Tensor | Outer]:
@@ -192,17 +194,26 @@ class Dense:
     def own(self) -> None:
         """Make the weights of several layers views of the stacked tensors, which hold the same values."""
         self._places: list[list[tuple[Tensor, int]]] = []
-        for index, layer in enumerate(self._linear if self.length > 1 else ()):
+        for index, layer in enumerate(self._linear):
             place = list[tuple[Tensor, int]]()
-            for stacked, weight in zip(self.theta, layer.parameters(), strict=True):
-                weight.data = stacked[index]
+            for held, weight in zip(self.theta, layer.parameters(), strict=True):
+                if self.length > 1:
+                    weight.data = held[index]
                 place.append((weight, weight.data_ptr()))
             self._places.append(place)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Weights and biases with an axis of layers, as products take them."""
+        theta = self.theta if self.length > 1 else [w.detach().unsqueeze(0) for w in self.theta]
+        self._weight, self._columns = theta[0], theta[0].transpose(1, 2)
+        self._bias = theta[1].unsqueeze(1) if len(theta) == 2 else None
 
     def over(self, theta: list[Tensor]) -> Dense:
         """The same layers with other weights: tensors to be recorded."""
         twin = copy.copy(self)
         twin.theta = theta
+        twin._lay_out()
         return twin
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
@@ -222,8 +233,10 @@ class Dense:
                 "the shape of the input changed. Keep the batch size; or mark the last sample of a sequence with "
                 "boundary=True, or reset()"
             )
-        # In memory of their own: a source may use its memory again before ω is used.
-        return [torch.cat([x.unsqueeze(0), h[:-1]]) if self.length > 1 else x.detach().clone().unsqueeze(0)]
+        if self.length > 1:
+            return [torch.cat([x.unsqueeze(0), h[:-1]])]
+        # A source may use the memory of an input again before ω is used; states stay as they are.
+        return [(x if self.parents else x.detach().clone()).unsqueeze(0)]
 
     def scatter(self, messages: list[Tensor]) -> tuple[Tensor | None, list[Tensor]]:
         """Messages to inside (layer l's to l − 1) and to outside (the first layer's)."""
@@ -239,36 +252,35 @@ class Dense:
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """ĥ of all layers."""
-        pre, _ = self._affine(inputs[0])
+        pre = self._affine(inputs[0])
         out = torch.tanh(pre) if self._tanh else self.activation(pre)
         return inputs[0] + out if self.residual else out
 
     def trace(self, inputs: list[Tensor]) -> DenseTrace:
         """ĥ of all layers, ready to be differentiated."""
-        pre, weight = self._affine(inputs[0])
+        pre = self._affine(inputs[0])
         if self._tanh:
-            return DenseTrace(self, torch.tanh(pre), None, inputs[0], weight)
+            return DenseTrace(self, torch.tanh(pre), None, inputs[0], self._weight)
         with torch.enable_grad():
-            return DenseTrace(self, self.activation(pre.requires_grad_()), pre, inputs[0], weight)
+            return DenseTrace(self, self.activation(pre.requires_grad_()), pre, inputs[0], self._weight)
 
     def check_weights(self) -> None:
-        """Raise if the weights of a layer have left the stack."""
-        for name, place in zip(self.names, self._places, strict=False):
+        """Raise if the weights of a layer have got other memory."""
+        for name, place in zip(self.names, self._places, strict=True):
             if any(weight.data_ptr() != address for weight, address in place):
                 raise ConfigError(
-                    f"the weights of {name!r} have got new storage since they were stacked (module.to(), "
+                    f"the weights of {name!r} have got new storage since the learner was made (module.to(), "
                     "weight.data = ...): build the learner afterwards, or pass stacked=False"
                 )
 
-    def _affine(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Wx + b of all layers, and W."""
-        weight, *bias = self.theta if self.length > 1 else [w.unsqueeze(0) for w in self.theta]
-        rows, columns = _rows(x), weight.transpose(1, 2)
+    def _affine(self, x: Tensor) -> Tensor:
+        """Wx + b of all layers."""
+        rows, bias = _rows(x), self._bias
         try:
-            pre = torch.baddbmm(bias[0].unsqueeze(1), rows, columns) if bias else torch.bmm(rows, columns)
+            pre = torch.bmm(rows, self._columns) if bias is None else torch.baddbmm(bias, rows, self._columns)
         except RuntimeError as error:
             raise self.nodes[0].misfit([x[0]], error) from error
-        return pre.view(*x.shape[:-1], -1), weight
+        return pre if rows is x else pre.view(*x.shape[:-1], -1)
 
 
 def _rows(x: Tensor) -> Tensor:

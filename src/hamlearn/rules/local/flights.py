@@ -129,8 +129,8 @@ def written(ring: Tensor, number: int | Tensor, x: Tensor) -> Tensor:
     matters. Inside a recorded tick nothing is written in place.
     """
     if isinstance(number, Tensor):
-        return ring.index_put((torch.remainder(number.long(), len(ring)).view(1),), x.unsqueeze(0))
-    ring[number % len(ring)] = x
+        return ring.index_put((torch.remainder(number.long(), ring.shape[0]).view(1),), x.unsqueeze(0))
+    ring[number % ring.shape[0]] = x
     return ring
 
 
@@ -145,8 +145,11 @@ def past(ring: Tensor, number: int | Tensor, delays: Sequence[int]) -> Tensor:
         tensor([[1.],
                 [6.]])
     """
-    size = len(ring)
+    size = ring.shape[0]
     if not isinstance(number, Tensor):
+        if len(delays) == 1:
+            # A copy: the place may be written to before ω is used.
+            return ring[(number - delays[0]) % size].clone()
         return ring.flatten(0, 1).index_select(0, _places(size, tuple(delays), ring.device)[number % size])
     layer = torch.arange(len(delays), device=ring.device)
     # A layer learns two ticks before the one that it reads.
