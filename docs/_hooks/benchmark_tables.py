@@ -143,10 +143,10 @@ def live() -> str:
     return table("stream-live", ["network, source, engine", "samples a second"], rows)
 
 
-def memory() -> str:
+def memory(name: str = "memory-cpu") -> str:
     """Peak memory and time of reversible nets against plain backpropagation."""
     methods: dict[str, dict[int, Any]] = defaultdict(dict)
-    for row in report("memory-cpu")["rows"]:
+    for row in report(name)["rows"]:
         methods[row["method"]][row["depth"]] = row
     plain = methods["plain"]
     rows = [
@@ -157,7 +157,7 @@ def memory() -> str:
         ]
         for method, rows in methods.items()
     ]
-    return table("memory-cpu", ["method", *(f"{depth:,} steps" for depth in plain)], rows)
+    return table(name, ["method", *(f"{depth:,} steps" for depth in plain)], rows)
 
 
 def others() -> str:
@@ -274,6 +274,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sources": sources,
     "live": live,
     "memory": memory,
+    "memory on a GPU": lambda: memory("memory-cuda"),
     "agents": agents,
     "others": others,
     "river": river,
