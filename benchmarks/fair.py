@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import hamlearn as hl
 from benchmarks import _report
+from benchmarks._credit_study import best
 from benchmarks.credit_tasks import symbols
 from benchmarks.credit_tasks.task import Task
 from hamlearn.credit import RFLO, RTRL, UORO, EProp
@@ -125,9 +126,8 @@ def measured(place: tuple[str, str], seeds: int, quick: bool) -> dict[str, Any]:
         task = make(steps, seed)
         return learned(learner_of(rule, task, span, rate, seed), task)
 
-    higher = make(span, 0).metric == "accuracy"
     grid = {rate: statistics.fmean(score(rate, seed) for seed in TUNING[: 1 if quick else 3]) for rate in RATES}
-    rate = (max if higher else min)(grid, key=lambda r: grid[r] if math.isfinite(grid[r]) else -math.inf)
+    rate = best(grid, higher=make(span, 0).metric == "accuracy")
     scores = [score(rate, seed) for seed in range(seeds)]
     task = make(min(steps, TIMED), 0)
     learner = learner_of(rule, task, span, rate, 0)
@@ -142,7 +142,8 @@ def measured(place: tuple[str, str], seeds: int, quick: bool) -> dict[str, Any]:
         "grid": {f"{rate:g}": value for rate, value in grid.items()},
         "scores": scores,
         "score": statistics.fmean(scores),
-        "standard error": statistics.stdev(scores) / math.sqrt(seeds) if seeds > 1 else 0.0,
+        # A run that diverged makes both not a number, and the table says so.
+        "standard error": float(torch.tensor(scores).std(correction=min(1, seeds - 1))) / math.sqrt(seeds),
         "microseconds": (time.process_time() - begin) / len(task.u) * 1e6,
     }
 
