@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,6 @@ from hamlearn.estimators.exported import Exported
 from hamlearn.estimators.pipeline import ROWS, Pipeline
 from hamlearn.estimators.saving import Saving, checked_seed
 from hamlearn.estimators.tasks import Classes, Numbers
-from hamlearn.estimators.team import Team
 from hamlearn.estimators.waiting import Waited, Waiting
 
 Row = Mapping[Any, Any]
@@ -65,17 +65,17 @@ class Estimator(Saving):
         self._learn(waited.row, self._checked(y), waited, len(self._waiting) - 1)
         self._waiting.drop(id)
 
+    @abstractmethod
     def _checked(self, y: Any) -> Any:
         """A target as it is learned.
 
         Raises:
             SampleError: If it cannot be one.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _set(self, targets: Sequence[Any], pipeline: Pipeline) -> None:
         """Write targets."""
-        raise NotImplementedError
 
     def _learn(self, x: Row, y: Any, waited: Waited | None = None, ahead: int = 0) -> None:
         pipeline = self._learn_one(x)
@@ -88,11 +88,11 @@ class Estimator(Saving):
     def _as_now(self, x: Row) -> Waited:
         """A row with what the networks say of it now."""
         x = cells(x)
-        said = self._ask(x)
-        if said is None:
+        pipeline = self._ask(x)
+        if pipeline is None:
             return Waited(dict(x))
-        answered = (said.latest.numpy().copy(), said.said[2][0].copy(), said.said[0][0].copy())
-        return Waited(dict(x), answered)
+        answer, _, outputs = (part[0].copy() for part in pipeline.asked_answers)
+        return Waited(dict(x), (pipeline.task.latest.numpy().copy(), outputs, answer))
 
     def _ask(self, x: Row) -> Pipeline | None:
         """The pipeline with the answer to a row; `None` before the first row was learned."""
@@ -137,21 +137,22 @@ class Estimator(Saving):
         """
         return Exported(self._learned(), self._columns, self._answers())
 
+    @abstractmethod
     def _answers(self) -> int:
         """How many numbers an answer has."""
-        raise NotImplementedError
 
     def _learned(self) -> Pipeline:
         if self._pipeline is None:
             raise ConfigError("nothing has been learned yet: learn a row first")
         return self._pipeline
 
+    @abstractmethod
     def _task(self, outputs: int) -> Classes | Numbers:
-        raise NotImplementedError
+        """What is learned."""
 
+    @abstractmethod
     def _outputs(self) -> int:
         """Places that are needed for outputs."""
-        raise NotImplementedError
 
     def _ready(self) -> Pipeline:
         """The pipeline, large enough for all columns and classes that are known."""
@@ -166,9 +167,9 @@ class Estimator(Saving):
             hot, outputs = max(hot, own.hot), max(outputs, now.task.outputs)
         task = self._task(outputs)
         fine = fine_bins(numbers) if now is None else now.layout.fine
-        counted = numbers <= MOST_COLUMNS if now is None else now.layout.told > 0
-        told = task.told if counted else 0
-        made = Pipeline(task, Layout(task.width, numbers, hot, fine, told), self.seed)
+        counted = numbers <= MOST_COLUMNS if now is None else now.layout.counted > 0
+        entries = task.counted if counted else 0
+        made = Pipeline(task, Layout(task.width, numbers, hot, fine, entries), self.seed)
         if now is not None:
             carry_over(now, made)
         self._pipeline = made
@@ -342,29 +343,28 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     """Let a larger pipeline continue where `old` is: added entries have first weights, and are 0 elsewhere."""
     before, after = old.tensors(), new.tensors()
     places = torch.from_numpy(old.layout.moved_to(new.layout))
-    firsts = {}
-    for number, (small, large) in enumerate(zip(old.teams, new.teams, strict=True)):
-        for member in range(len(small.nets)):
-            firsts[f"team.{number}.nets.{member}.0.weight"] = _read(small, large, member, places)
-    after["recent"][:, new.layout.numbers : new.layout.numbers + new.layout.hot] = 0.0
+    start = new.layout.numbers
+    after["recent"][:, start : start + new.layout.hot] = 0.0
     after["recent"][:, torch.from_numpy(old.layout.raw_moved_to(new.layout))] = before.pop("recent")
     for name, tensor in before.items():
-        target = after[name]
-        columns = next((at for first, at in firsts.items() if name.startswith(first)), None)
-        if columns is None or tensor.dim() != 2:
-            target[tuple(slice(size) for size in tensor.shape)] = tensor
+        columns = _inputs_of(name, old, new, places) if tensor.dim() == 2 else None
+        if columns is None:
+            after[name][tuple(slice(size) for size in tensor.shape)] = tensor
         else:
-            target[: len(tensor), columns] = tensor
+            after[name][: len(tensor), columns] = tensor
     new.encoder.rows = old.encoder.rows
-    for code in range(old.task.width):
-        if old.task.mask[code] == 0:
-            new.open(code)
 
 
-def _read(small: Team, large: Team, member: int, places: Tensor) -> Tensor:
-    """Where the inputs of a member lie among those of its larger self."""
-    (start, stop), (begin, _) = small.slices[member], large.slices[member]
-    return places[start:stop] - begin
+def _inputs_of(name: str, old: Pipeline, new: Pipeline, places: Tensor) -> Tensor | None:
+    """Where the inputs of a first layer, whose weights, squares or sensitivities these are, lie in the larger."""
+    if name.startswith(("team.memory.", "team.past.")):
+        (start, stop), (begin, _) = old.layout.slice("zl"), new.layout.slice("zl")
+        return places[start:stop] - begin
+    for index, member in enumerate(old.team.members):
+        if name.startswith(f"team.nets.{index}.0.weight") and member.reads != "h":
+            (start, stop), (begin, _) = old.team.slices[index], new.team.slices[index]
+            return places[start:stop] - begin
+    return None
 
 
 def plain(value: Any) -> Any:

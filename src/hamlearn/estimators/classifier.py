@@ -23,8 +23,8 @@ class Classifier(Estimator):
     Numbers are standardised and encoded between running quantiles, texts are categories, and `None`, NaN, and NA
     and NaT of pandas are missing. A column is of numbers or of texts from its first value that is not missing on.
     What classes came with a value of a column before is an input, too. Columns and classes may come and go.
-    Fourteen networks that differ in width, rule and rate learn from every row by Hamiltonian Learning in compiled
-    loops, and are mixed by how well each predicted the latest classes.
+    Fifteen networks that differ in width, rule and rate, one of them recurrent, learn from every row by Hamiltonian
+    Learning in compiled loops, and are mixed by how well each predicted the latest classes.
 
     Rows learned one by one and in blocks lead to the same state if a block needs no new places; `learn_many` says
     what differs otherwise.
@@ -83,7 +83,7 @@ class Classifier(Estimator):
         rows, known = as_rows(X), len(self._labels)
         out = np.zeros((len(rows), known), dtype=np.float32)
         for start, size, pipeline in self._ask_many(rows):
-            out[start : start + size] = pipeline.said[0][:size, :known]
+            out[start : start + size] = pipeline.asked_answers[0][:size, :known]
         return out
 
     def predict_many(self, X: Any) -> np.ndarray:
@@ -125,7 +125,7 @@ class Classifier(Estimator):
                 # The answer from before its class can be one.
                 pipeline.asked[0] = pipeline.raw[0]
                 pipeline.ask(1)
-                before[:] = pipeline.said[0][0, : len(before)]
+                before[:] = pipeline.asked_answers[0][0, : len(before)]
             self._set(codes[start : start + size], pipeline)
             pipeline.learn(size)
             out[start : start + size] = pipeline.answers[0][:size, : len(self._labels)]
@@ -136,7 +136,9 @@ class Classifier(Estimator):
     def _late_proba(self, rows: Rows, labels: Sequence[Any], delay: int) -> np.ndarray:
         said = []
         for _, pipeline in self._late(rows, labels, delay):
-            said.append(np.zeros(0) if pipeline is None else pipeline.said[0][0, : len(self._labels)].copy())
+            said.append(
+                np.zeros(0) if pipeline is None else pipeline.asked_answers[0][0, : len(self._labels)].copy()
+            )
         out = np.zeros((len(labels), len(self._labels)), dtype=np.float32)
         for row, p in enumerate(said):
             out[row, : len(p)] = p
@@ -144,7 +146,7 @@ class Classifier(Estimator):
 
     def _probabilities(self, x: Row) -> np.ndarray | None:
         pipeline = self._ask(x)
-        return None if pipeline is None else pipeline.said[0][0, : len(self._labels)]
+        return None if pipeline is None else pipeline.asked_answers[0][0, : len(self._labels)]
 
     def _checked(self, y: Any) -> int:
         return self._coded([y])[0]

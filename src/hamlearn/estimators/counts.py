@@ -6,6 +6,7 @@ far, or what its targets were on average, says so at once. A row is encoded by t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ TRUST = 1.0
 WIDEST = 3.0
 
 
-class ValueCounts:
+class ValueCounts(ABC):
     """Counts by column and value; `ClassCounts` and `NumberCounts` say of what.
 
     Args:
@@ -77,13 +78,13 @@ class ValueCounts:
         ]
         places = [(torch.arange(len(cell)), cell) for cell in cells]
         counted = [tables[kind][places[kind]] for kind in self.used]
-        told = [self.told(found, usual).float().reshape(-1) for found in counted]
+        inputs = [self.inputs(found, usual).float().reshape(-1) for found in counted]
         if target is not None:
             one = self.counted(target)
             for kind in self.used:
                 tables[kind] = tables[kind].index_put(places[kind], KEEP * counted[kind] + one)
             usual = SLOW * usual + one
-        return [*tables, usual], told
+        return [*tables, usual], inputs
 
     def refit(self, column: int, quantiles: np.ndarray) -> None:
         """New ranges of a numeric column; each begins with what the old one knew of it.
@@ -101,13 +102,13 @@ class ValueCounts:
         old[:] = np.inf
         old[: len(quantiles)] = quantiles
 
+    @abstractmethod
     def counted(self, y: Tensor) -> Tensor:
         """What a target adds."""
-        raise NotImplementedError
 
-    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
+    @abstractmethod
+    def inputs(self, counted: Tensor, usual: Tensor) -> Tensor:
         """The inputs for the values of a row, from their counts and those of all targets."""
-        raise NotImplementedError
 
 
 def ranges(values: np.ndarray) -> int:
@@ -125,7 +126,7 @@ class ClassCounts(ValueCounts):
         """One of its class."""
         return y
 
-    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
+    def inputs(self, counted: Tensor, usual: Tensor) -> Tensor:
         """How much more likely each class is than usually, as logarithms; 0 for those not seen."""
         prior = usual / usual.sum().clamp(min=1.0)
         p = (counted + TRUST * prior) / (counted.sum(-1, keepdim=True) + TRUST)
@@ -142,7 +143,7 @@ class NumberCounts(ValueCounts):
         """One, the target and its square."""
         return torch.cat([torch.ones_like(y), y, y.square()])
 
-    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
+    def inputs(self, counted: Tensor, usual: Tensor) -> Tensor:
         """How far the targets of a value are from the usual one on average, in deviations."""
         number, mean, square = usual.unbind()
         number = number.clamp(min=1.0)

@@ -38,14 +38,14 @@ class Layout:
         numbers: Numeric columns.
         hot: One-hot entries of all columns of categories.
         fine: Bins of the finer encoding.
-        told: Entries for what targets a value had.
+        counted: Entries for what targets a value had.
     """
 
     last: int
     numbers: int
     hot: int
     fine: int
-    told: int
+    counted: int
 
     @property
     def categories(self) -> int:
@@ -65,13 +65,13 @@ class Layout:
     @property
     def edges(self) -> list[int]:
         """Where each segment begins, and the end of the last one."""
-        told = [self.numbers * self.told, self.categories * self.told]
+        counts = [self.numbers * self.counted, self.categories * self.counted]
         sizes = [
             self.last,
             self.numbers,
             self.hot,
             self.numbers,
-            *told,
+            *counts,
             *(self.numbers * bins for bins in self.bins),
         ]
         return [0, *np.cumsum(sizes).tolist()]
@@ -81,14 +81,18 @@ class Layout:
         """Entries of the vector."""
         return self.edges[-1]
 
-    def slice(self, name: str) -> tuple[int, int]:
+    def slice(self, name: str, units: int = 0) -> tuple[int, int]:
         """First and last entry of what a network reads.
 
         Args:
             name: `z`: numbers and categories. `c`: the targets of their values too. `q`: also the first encoding.
-                `Q`: also the finer one. With `l` after it: also the last target.
+                `Q`: also the finer one. With `l` after it: also the last target. `h`: the recurrent layer's state,
+                which follows the vector.
+            units: Of that layer.
         """
         edges = self.edges
+        if name == "h":
+            return self.size, self.size + units
         last = {"z": 4, "c": 6, "q": 7, "Q": 8}[name[0]]
         return (0 if name.endswith("l") else edges[1]), edges[last]
 
@@ -100,7 +104,7 @@ class Layout:
         ]
         # More classes: each column has more entries.
         for place, columns in ((4, self.numbers), (5, self.categories)):
-            entries = larger.told * np.arange(columns)[:, None] + np.arange(self.told)
+            entries = larger.counted * np.arange(columns)[:, None] + np.arange(self.counted)
             found[place] = larger.edges[place] + entries.reshape(-1)
         return np.concatenate(found)
 
@@ -168,8 +172,8 @@ class Encoder:
         if self.layout.hot:
             parts.append(raw[numbers:codes].float())
         parts.append(1 - there.float())
-        counts, told = self.counts.step(counts, x, known, raw[codes:], constants[6], target)
-        parts += told
+        counts, inputs = self.counts.step(counts, x, known, raw[codes:], constants[6], target)
+        parts += inputs
         for index in range(2):
             low, inverse, present = constants[3 * index : 3 * index + 3]
             inside = ((x[:, None] - low) * inverse).clamp(0.0, 1.0)

@@ -49,7 +49,7 @@ class Explanation(NamedTuple):
 
 def explain(pipeline: Pipeline, columns: Columns) -> Explanation:
     """Shares from the weights of the mixture, and effects by leaving out one column after the other."""
-    names = [member.name for team in pipeline.teams for member in team.members]
+    names = [member.name for member in pipeline.team.members]
     shares = pipeline.task.mixer.shares().tolist()
     members = list(zip([*names, *pipeline.task.mixer.simple], shares, strict=True))
     rows = pipeline.encoder.latest(ROWS)
@@ -71,4 +71,4 @@ def explain(pipeline: Pipeline, columns: Columns) -> Explanation:
 def _answers(pipeline: Pipeline, rows: np.ndarray) -> np.ndarray:
     pipeline.asked[: len(rows)] = rows
     pipeline.ask(len(rows))
-    return pipeline.said[0][: len(rows)].copy()
+    return pipeline.asked_answers[0][: len(rows)].copy()

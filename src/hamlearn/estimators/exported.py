@@ -17,7 +17,8 @@ from hamlearn.estimators.pipeline import Pipeline
 class Exported(nn.Module):
     """The answers of an estimator at one moment. It learns nothing more.
 
-    `torch.export` fixes the number of rows of a call.
+    `torch.export` fixes the number of rows of a call. All rows are answered as of that moment: what the recurrent
+    layer remembers stays as it is.
 
     Args:
         pipeline: Of the estimator; everything is copied.
@@ -35,12 +36,11 @@ class Exported(nn.Module):
 
     def __init__(self, pipeline: Pipeline, columns: Columns, outputs: int) -> None:
         super().__init__()
-        self.outputs, self.layout = outputs, pipeline.layout
-        self._columns, self._task, self._encode = copy.deepcopy(columns), pipeline.task, pipeline.encoder.step
-        self.teams = nn.ModuleList(copy.deepcopy(team) for team in pipeline.teams)
-        self.teams.requires_grad_(False)
+        self.outputs, self.layout, self._columns = outputs, pipeline.layout, copy.deepcopy(columns)
+        # Only code is taken from it: all numbers are buffers.
+        self._answering = pipeline.answering
         self._sizes = []
-        for name, tensors in pipeline.held().items():
+        for name, tensors in pipeline.answering.held().items():
             self._sizes.append((name, len(tensors)))
             for index, tensor in enumerate(tensors):
                 self.register_buffer(f"{name}_{index}", tensor.detach().clone())
@@ -54,11 +54,5 @@ class Exported(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Answers to rows: probabilities; or the expected number, and the half widths of its intervals."""
-        return torch.func.vmap(self._answer)(rows)[:, : self.outputs]
-
-    def _answer(self, row: Tensor) -> Tensor:
         held = {name: [getattr(self, f"{name}_{at}") for at in range(size)] for name, size in self._sizes}
-        before = self._task.before(held["task"], held["latest"][0])
-        _, encoded = self._encode(held["moments"], row, before[0], held["bins"])
-        outputs = torch.cat([team(encoded) for team in self.teams])
-        return self._task.answer(held["mix"], outputs, before, held["fixed"])[0]
+        return torch.func.vmap(lambda row: self._answering(held, row)[0])(rows)[:, : self.outputs]

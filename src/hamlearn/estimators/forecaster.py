@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.estimators.encoder import is_number
 from hamlearn.estimators.mixing import LEVELS, NumberMixer, level_of
-from hamlearn.estimators.pipeline import bound, learning, loops
+from hamlearn.estimators.pipeline import bound, loops
 from hamlearn.estimators.saving import Saving, checked_seed
 from hamlearn.estimators.series import GUESSES, INPUTS, Series
-from hamlearn.estimators.team import Member, Team, learner_of, moving, restart, sound
-from hamlearn.loops.bound import Bound, Tensors
+from hamlearn.estimators.team import Member, Team
+from hamlearn.loops.bound import Tensors
 
 MEMBERS = (
     Member("", (), "sgd", 0.003),
@@ -85,7 +85,7 @@ class Forecaster(Saving):
         rows, steps, width = horizon, horizon, INPUTS
         self._inputs = np.zeros((rows, steps, width), dtype=np.float32)
         self._guesses = np.zeros((rows, steps, GUESSES), dtype=np.float32)
-        self._said = np.zeros((rows, len(MEMBERS), steps), dtype=np.float32)
+        self._outputs = np.zeros((rows, len(MEMBERS), steps), dtype=np.float32)
         self._from = np.ones((rows, 1 + steps))  # the value, and the scale of each step
         self._answer = np.zeros((1 + len(LEVELS), steps))
 
@@ -139,7 +139,8 @@ class Forecaster(Saving):
         change = (value - self._from[places, 0]) / self._from[places, 1 + steps]
         nets.target[0] = np.clip(change, -10.0, 10.0)
         nets.target[1] = steps < self._series.count
-        nets.learn(self._said[places, :, steps].T)
+        nets.outputs[:] = self._outputs[places, :, steps].T
+        nets.learn()
         if not self._series.count % LOOK:
             nets.look()
 
@@ -150,7 +151,7 @@ class Forecaster(Saving):
         self._from[place] = [value, *scale]
         self._inputs[place], self._guesses[place] = series.encoded()
         nets.inputs[:], nets.guesses[:] = self._inputs[place], self._guesses[place]
-        answer, self._said[place] = nets.answer()
+        answer, self._outputs[place] = nets.answer()
         self._answer = answer * scale
         self._answer[0] += value
 
@@ -161,7 +162,7 @@ class Forecaster(Saving):
             "seasons": self._series.seasons,
             "inputs": self._inputs,
             "guesses": self._guesses,
-            "said": self._said,
+            "outputs": self._outputs,
             "from": self._from,
             "answer": self._answer,
         }
@@ -179,97 +180,77 @@ class Forecaster(Saving):
 
 
 class StepNets:
-    """Networks and guesses for all steps of a horizon, and their mixture: three compiled loops.
+    """Networks and guesses for all steps of a horizon, and their mixture: two compiled loops.
 
     Attributes:
         inputs: Inputs of each step, to be written to.
         guesses: Simple forecasts likewise.
         target: The change that came, and whether it was forecast, likewise.
+        outputs: What the networks forecast then, likewise.
     """
 
     def __init__(self, horizon: int, seed: int) -> None:
-        inputs, target = torch.zeros(1, horizon, INPUTS), torch.zeros(1, 2, horizon)
-        guesses, said = torch.zeros(1, horizon, GUESSES), torch.zeros(1, len(MEMBERS), horizon)
-        mix, answer = (loops.get(("steps", horizon, name)) for name in ("mix", "answer"))
-        if isinstance(mix, Bound) and isinstance(answer, Bound):
-            (said, guesses, target), inputs = mix.samples, answer.samples[0]
-        self.inputs, self.guesses, self.target = inputs[0].numpy(), guesses[0].numpy(), target[0].numpy()
-        self._said = said[0].numpy()
-        self.teams, self.loops = [], []
-        for rule in ("sgd", "rms"):
-            members = [member for member in MEMBERS if member.rule == rule]
-            team = Team(members, [(0, INPUTS)] * len(members), horizon, seed, head=PerStep)
-            self.teams.append(team)
-            self.loops.append(learning(("steps", horizon, rule), learner_of(team, loss), inputs, target))
+        self._team = Team(MEMBERS, [(0, INPUTS)] * len(MEMBERS), horizon, seed, head=PerStep)
         self._mixer = NumberMixer(len(MEMBERS) + GUESSES - 1)
-        self.carry = [tensor.expand(horizon, *tensor.shape).clone() for tensor in self._mixer.carry]
-        weights = [weight.detach() for team in self.teams for weight in team.parameters()]
-        self._mix = bound(("steps", horizon, "mix"), self._mixed, self.carry, [said, guesses, target], [])
-        held = [*self.carry, *weights]
-        self._answer = bound(("steps", horizon, "answer"), self._answered, [], [inputs, guesses], held)
+        self._mix = [tensor.expand(horizon, *tensor.shape).clone() for tensor in self._mixer.carry]
+        shapes = [(horizon, INPUTS), (2, horizon), (len(MEMBERS), horizon), (horizon, GUESSES)]
+        first = loops.get(("steps", horizon, "learn"))
+        samples = [torch.zeros(1, *shape) for shape in shapes] if first is None else first.samples
+        self.inputs, self.target, self.outputs, self.guesses = (sample[0].numpy() for sample in samples)
+        carry = [*self._mix, *self._team.carry]
+        self._learn = bound(("steps", horizon, "learn"), self._learned, carry, samples, [])
+        asked = [samples[0], samples[3]]
+        self._answer = bound(("steps", horizon, "answer"), self._answered, [], asked, carry)
 
-    def learn(self, said: np.ndarray) -> None:
-        """Learn from what is written; the mixture judges what the networks said when they forecast."""
-        for loop in self.loops:
-            loop(1)
-        self._said[:] = said
-        self._mix(1)
+    def learn(self) -> None:
+        """Learn from what is written; the mixture judges what the networks answered when they forecast."""
+        self._learn(1)
 
     def answer(self) -> tuple[np.ndarray, np.ndarray]:
-        """Forecast and half widths of each step, in units of its scale; and what all networks say."""
-        self._answer(1)
-        answer, said = (result[0].numpy() for result in self._answer.results)
-        return answer, said
+        """Forecast and half widths of each step, in units of its scale; and the outputs of all networks."""
+        answer, outputs = (result[0].numpy() for result in self._answer(1))
+        return answer, outputs
 
-    def _mixed(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
-        said, guesses, target = sample
+    def _learned(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+        inputs, target, outputs, guesses = sample
+        mix, team = list(carry[: len(self._mix)]), carry[len(self._mix) :]
+        new_team, _ = self._team.step(team, inputs, target, loss)
         step = lambda *given: self._mixer.step(*given)[0]  # noqa: E731
-        new = torch.func.vmap(step)(list(carry), *_experts(said, guesses), target[0])
-        known = target[1] > 0.5
-        shaped = [known.reshape(-1, *[1] * (tensor.dim() - 1)) for tensor in carry]
-        return [torch.where(k, after, old) for k, after, old in zip(shaped, new, carry, strict=True)], []
+        moved = torch.func.vmap(step)(mix, *_experts(outputs, guesses), target[0])
+        was_forecast = target[1] > 0.5
+        shaped = [was_forecast.reshape(-1, *[1] * (tensor.dim() - 1)) for tensor in mix]
+        new_mix = [torch.where(here, after, old) for here, after, old in zip(shaped, moved, mix, strict=True)]
+        return [*new_mix, *new_team], []
 
     def _answered(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
         inputs, guesses = sample
-        state, rest = list(constants[: len(self.carry)]), iter(constants[len(self.carry) :])
-        outputs = []
-        for team in self.teams:
-            weights = {name: next(rest) for name, _ in team.named_parameters()}
-            outputs.append(torch.func.functional_call(team, weights, (inputs,)))
-        said = torch.cat(outputs)
-        _, _, answer = torch.func.vmap(self._mixer.answer)(state, *_experts(said, guesses))
-        widths = state[-1]
-        half = widths[:, :-1] * widths[:, -1:]
-        return [], [torch.cat([answer[None], half.T]), said]
+        mix, team = list(constants[: len(self._mix)]), constants[len(self._mix) :]
+        outputs = self._team.answer(team, inputs)
+        _, _, answer = torch.func.vmap(self._mixer.answer)(mix, *_experts(outputs, guesses))
+        half = mix[-1][:, :-1] * mix[-1][:, -1:]
+        return [], [torch.cat([answer[None], half.T]), outputs]
 
     @torch.no_grad()
     def look(self) -> None:
         """Networks that have diverged, or fallen far behind the guess that nothing changes, begin again."""
-        errors = self.carry[2]
-        usual = float(errors[:, len(MEMBERS) + GUESSES - 1].mean())
-        index = 0
-        for team, loop in zip(self.teams, self.loops, strict=True):
-            for member, net in enumerate(team.nets):
-                if not sound(net) or not float(errors[:, index].mean()) < 4 * usual + 1:
-                    restart(team, loop, member)
-                    self._forget(index)
-                index += 1
-
-    def _forget(self, index: int) -> None:
-        for step in range(len(self.carry[0])):
-            self._mixer.carry = [tensor[step] for tensor in self.carry]
-            self._mixer.forget(index)
+        errors = self._mix[2].mean(0)
+        usual = float(errors[len(MEMBERS) + GUESSES - 1])
+        judged = [self._team.sound(at) and float(errors[at]) < 4 * usual + 1 for at in range(len(MEMBERS))]
+        for index in (at for at, good in enumerate(judged) if not good):
+            ranking = errors[: len(MEMBERS)].argsort().tolist()
+            self._team.restart(index, [other for other in ranking if judged[other]])
+            for step in range(len(self._mix[0])):
+                self._mixer.carry = [tensor[step] for tensor in self._mix]
+                self._mixer.forget(index)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that moves, by name; these are the tensors themselves."""
-        found = {f"mix.{index}": tensor for index, tensor in enumerate(self.carry)}
-        for number, (team, loop) in enumerate(zip(self.teams, self.loops, strict=True)):
-            found |= {f"team.{number}.{name}": tensor for name, tensor in moving(team, loop).items()}
-        return found
+        found = {f"mix.{index}": tensor for index, tensor in enumerate(self._mix)}
+        return found | {f"team.{name}": tensor for name, tensor in self._team.named.items()}
 
 
-def _experts(said: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _experts(outputs: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What the mixer takes for each step: networks and guesses, the last value of its season, and a range."""
-    outputs = torch.cat([said.T, guesses[:, :1], guesses[:, 2:]], 1)
+    experts = torch.cat([outputs.T, guesses[:, :1], guesses[:, 2:]], 1)
     reach = torch.tensor([-10.0, 10.0]).expand(len(guesses), 2)
-    return outputs, guesses[:, 1:2], reach
+    return experts, guesses[:, 1:2], reach

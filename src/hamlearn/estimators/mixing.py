@@ -110,6 +110,10 @@ class ClassMixer:
         losses = self.carry[4]
         return not float(losses[index]) < 2 * float(losses[-1]) + 1
 
+    def best_first(self) -> list[int]:
+        """The networks, by their latest losses."""
+        return self.carry[4][: self.members].argsort().tolist()
+
     def forget(self, index: int) -> None:
         """Judge a member as if it were new, and let it answer by its least share."""
         self.carry[0][index] = SHARE / len(self.carry[0])
@@ -194,6 +198,10 @@ class NumberMixer:
         """Whether a member is far behind the mean: it has diverged."""
         errors = self.carry[2]
         return not float(errors[index]) < 4 * float(errors[-2]) + 1
+
+    def best_first(self) -> list[int]:
+        """The networks, by their latest errors."""
+        return self.carry[2][: self.members].argsort().tolist()
 
     def forget(self, index: int) -> None:
         """Judge a member as if it were new, and let it answer by its least share."""

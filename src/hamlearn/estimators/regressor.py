@@ -63,7 +63,7 @@ class Regressor(Estimator):
 
     def predict_many(self, X: Any) -> np.ndarray:
         """The expected targets of many rows."""
-        rows = [pipeline.said[0][:size, 0].copy() for _, size, pipeline in self._ask_many(X)]
+        rows = [pipeline.asked_answers[0][:size, 0].copy() for _, size, pipeline in self._ask_many(X)]
         return np.concatenate(rows) if rows else np.zeros(len(X))
 
     def predict_then_learn(self, X: Any, y: Sequence[float] | np.ndarray, delay: int = 0) -> np.ndarray:
@@ -97,7 +97,7 @@ class Regressor(Estimator):
             half[:] = np.inf
             for at, pipeline in self._late(rows, values.tolist(), delay):
                 if pipeline is not None:
-                    out[at], half[at] = pipeline.said[0][0][[0, 1 + place]]
+                    out[at], half[at] = pipeline.asked_answers[0][0][[0, 1 + place]]
             return out, out - half, out + half
         first = not self.rows
         for start, size, pipeline in self._blocks(rows):
@@ -112,7 +112,7 @@ class Regressor(Estimator):
     def _said(self, x: Row) -> np.ndarray:
         """The answer and its half widths."""
         pipeline = self._ask(x)
-        return np.array([0.0, *[np.inf for _ in LEVELS]]) if pipeline is None else pipeline.said[0][0]
+        return np.array([0.0, *[np.inf for _ in LEVELS]]) if pipeline is None else pipeline.asked_answers[0][0]
 
     def _checked(self, y: Any) -> float:
         if not is_number(y) or not math.isfinite(y):

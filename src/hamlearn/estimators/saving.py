@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.state import checkpoint
 
 
-class Saving:
+class Saving(ABC):
     """An estimator that says, in tensors and a header, all that it is."""
 
     kind = ""
@@ -42,13 +43,13 @@ class Saving:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._take(*checkpoint.parts(checkpoint.from_bytes(state["state"])))
 
+    @abstractmethod
     def _parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and header."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         """Become what tensors and header say."""
-        raise NotImplementedError
 
     def _require_kind(self, about: Mapping[str, Any]) -> None:
         if about.get("estimator") != self.kind:

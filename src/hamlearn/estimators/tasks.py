@@ -27,6 +27,7 @@ CLASS_MEMBERS = (
     Member("q", (128, 64), "rms", 0.001),
     Member("q", (256, 128), "rms", 0.0003),
     Member("Q", (128, 64), "rms", 0.001),
+    Member("h", (), "rms", 0.001),
 )
 NUMBER_MEMBERS = (
     Member("z", (16,), "sgd", 0.02, "tanh"),
@@ -40,6 +41,7 @@ NUMBER_MEMBERS = (
     Member("q", (128, 64), "rms", 0.001),
     Member("q", (256, 128), "rms", 0.0003),
     Member("Q", (128, 64), "rms", 0.001),
+    Member("h", (), "rms", 0.001),
 )
 
 
@@ -51,6 +53,7 @@ class Classes:
 
     Attributes:
         carry: Nothing: the target needs no scale.
+        latest: The target that was learned last.
         constants: 0 for classes that have been seen, very negative for the others.
     """
 
@@ -60,15 +63,16 @@ class Classes:
     def __init__(self, outputs: int) -> None:
         self.outputs, self.width = outputs, outputs
         self.mixer = ClassMixer(len(self.members), outputs)
-        self.told = outputs
+        self.counted = outputs
         self.carry: list[Tensor] = []
+        self.latest = torch.zeros(outputs)
         self.mask = torch.full((outputs,), CLOSED)
         self.pace = torch.ones(1)
         self.constants = [self.mask, self.pace]
 
     def counts(self, layout: Layout) -> ClassCounts:
         """What targets came with each value, of nothing yet."""
-        return ClassCounts(self.width, layout.numbers, layout.categories, layout.told > 0)
+        return ClassCounts(self.width, layout.numbers, layout.categories, layout.counted > 0)
 
     def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The target, and the last one that was known before it."""
@@ -91,7 +95,7 @@ class Classes:
         said, _, answer = self.mixer.answer(carry, logits, row[0], constants[0])
         return [answer, said, logits]
 
-    def again(self, kept: Tensor, row: Tensors) -> Tensor:
+    def restored(self, kept: Tensor, row: Tensors) -> Tensor:
         """The outputs of the networks from what was kept of them; they may not have known all classes."""
         outputs = torch.full((len(kept), self.outputs), CLOSED)
         outputs[:, : kept.shape[1]] = kept
@@ -119,6 +123,7 @@ class Numbers:
 
     Attributes:
         carry: Count, mean, sum of squared differences, least and largest value of the target.
+        latest: The target that was learned last.
     """
 
     members = NUMBER_MEMBERS
@@ -127,15 +132,16 @@ class Numbers:
     def __init__(self, outputs: int = 1) -> None:
         self.outputs, self.width = outputs, 1
         self.mixer = NumberMixer(len(self.members))
-        self.told = 1
+        self.counted = 1
         self.carry = [torch.zeros(5, dtype=torch.float64)]
+        self.latest = torch.zeros(1, dtype=torch.float64)
         self.mask = torch.zeros(1)
         self.pace = torch.ones(1)
         self.constants = [self.mask, self.pace]
 
     def counts(self, layout: Layout) -> NumberCounts:
         """What targets came with each value, of nothing yet."""
-        return NumberCounts(3, layout.numbers, layout.categories, layout.told > 0)
+        return NumberCounts(3, layout.numbers, layout.categories, layout.counted > 0)
 
     def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The moments with this target; the target to learn, then the last target and others from `before`."""
@@ -181,7 +187,7 @@ class Numbers:
         members = said.double() * units[1] + units[0]
         return [torch.cat([answers[:1] + units[0], answers[1:]]), members, outputs.double() * units[1] + units[0]]
 
-    def again(self, kept: Tensor, row: Tensors) -> Tensor:
+    def restored(self, kept: Tensor, row: Tensors) -> Tensor:
         """The outputs of the networks, in the units of now, from what was kept of them."""
         mean, scale = row[2]
         return ((kept - mean) / scale).float()
