@@ -14,7 +14,7 @@ from hamlearn.errors import ConfigError, install
 
 BENCHMARKS = (
     "step", "stream", "agents", "endless", "echo", "credit", "fair", "local", "memory", "overhead", "serve",
-    "river", "streams", "bundled", "defaults", "kills", "pipeline", "plasticity",
+    "river", "streams", "forecast", "bundled", "defaults", "kills", "pipeline", "plasticity",
 )  # fmt: skip
 WITH_DEVICE = ("stream", "agents", "local", "memory")
 
@@ -33,9 +33,9 @@ def bench(
     """Measure speed and memory, print tables, and write dated JSON reports.
 
     The benchmarks are step, stream, agents, endless, echo, credit, fair,
-    local, memory, overhead, serve, river, streams, bundled, defaults, kills,
-    pipeline and plasticity. Credit, fair, streams and plasticity have options
-    of their own: hamlearn bench streams -- --help.
+    local, memory, overhead, serve, river, streams, forecast, bundled, defaults,
+    kills, pipeline and plasticity. Credit, fair, streams, forecast and
+    plasticity have options of their own: hamlearn bench streams -- --help.
 
     The benchmarks are part of the sources, not of the installed package: run this in a clone of the repository.
     """

@@ -23,8 +23,8 @@ class Classifier(Estimator):
     Numbers are standardised and encoded between running quantiles, texts are categories, and `None`, NaN, and NA
     and NaT of pandas are missing. A column is of numbers or of texts from its first value that is not missing on.
     What classes came with a value of a column before is an input, too. Columns and classes may come and go.
-    Fifteen networks that differ in width, rule and rate, one of them recurrent, learn from every row by Hamiltonian
-    Learning in compiled loops, and are mixed by how well each predicted the latest classes.
+    Fifteen networks that differ in width, rule and rate, one of them recurrent, learn from every row by
+    Hamiltonian Learning in compiled loops, and are mixed by how well each predicted the latest classes.
 
     Rows learned one by one and in blocks lead to the same state if a block needs no new places; `learn_many` says
     what differs otherwise.

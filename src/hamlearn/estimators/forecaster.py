@@ -21,10 +21,13 @@ from hamlearn.loops.bound import Tensors
 
 MEMBERS = (
     Member("", (), "sgd", 0.003),
-    Member("", (32,), "sgd", 0.02, "tanh"),
+    Member("", (), "sgd", 0.0005),
     Member("", (64,), "rms", 0.001),
-    Member("", (64, 32), "rms", 0.0005),
+    Member("", (64,), "rms", 0.0002),
+    Member("", (64, 32), "rms", 0.0003),
 )
+PACE = 2.0
+"""Errors of forecasts many steps ahead resemble each other: beyond this step they count less and less."""
 LOOK = 256
 """Values from one look at the networks to the next."""
 
@@ -192,6 +195,7 @@ class StepNets:
     def __init__(self, horizon: int, seed: int) -> None:
         self._team = Team(MEMBERS, [(0, INPUTS)] * len(MEMBERS), horizon, seed, head=PerStep)
         self._mixer = NumberMixer(len(MEMBERS) + GUESSES - 1)
+        self._pace = 1 / (1 + torch.arange(horizon) / PACE)
         self._mix = [tensor.expand(horizon, *tensor.shape).clone() for tensor in self._mixer.carry]
         shapes = [(horizon, INPUTS), (2, horizon), (len(MEMBERS), horizon), (horizon, GUESSES)]
         first = loops.get(("steps", horizon, "learn"))
@@ -216,7 +220,7 @@ class StepNets:
         mix, team = list(carry[: len(self._mix)]), carry[len(self._mix) :]
         new_team, _ = self._team.step(team, inputs, target, loss)
         step = lambda *given: self._mixer.step(*given)[0]  # noqa: E731
-        moved = torch.func.vmap(step)(mix, *_experts(outputs, guesses), target[0])
+        moved = torch.func.vmap(step)(mix, *_experts(outputs, guesses), target[0], self._pace)
         was_forecast = target[1] > 0.5
         shaped = [was_forecast.reshape(-1, *[1] * (tensor.dim() - 1)) for tensor in mix]
         new_mix = [torch.where(here, after, old) for here, after, old in zip(shaped, moved, mix, strict=True)]

@@ -170,14 +170,16 @@ class NumberMixer:
         said, both, answer = self.answer(carry, outputs, last, reach)
         squares = (said - target).square().clamp(max=100.0)
         new_usual = _SLOW * usual + (1 - _SLOW) * squares.min().clamp(max=10.0)
-        new_weights = shared(weights * torch.exp(-RATE * (squares / new_usual).clamp(max=20.0)) + 1e-12)
+        new_weights = shared(
+            weights * torch.exp(-RATE * pace * (squares / new_usual).clamp(max=20.0)) + 1e-12, pace
+        )
         # Recursive least squares with slow forgetting, from the same weights for all.
         gain = covariance @ said
-        gain = gain / (FORGET + said @ gain)
+        gain = gain / (FORGET / pace + said @ gain)
         new_stacked = stacked + gain * (target - stacked @ said).clamp(-3.0, 3.0)
         new_covariance = (covariance - torch.outer(gain, covariance @ said)) / FORGET
         off = (both - target).square()
-        new_halves = shared(halves * torch.exp(-0.1 * (off / new_usual).clamp(max=20.0)) + 1e-12)
+        new_halves = shared(halves * torch.exp(-RATE * pace * (off / new_usual).clamp(max=20.0)) + 1e-12, pace)
         new = [
             new_weights,
             new_usual,

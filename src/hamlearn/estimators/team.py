@@ -1,8 +1,8 @@
 """The networks that learn side by side: a fixed set that differs in inputs, width, rule and rate.
 
-Each learns by Hamiltonian Learning with τ = η = φ = 1. A costate ω then keeps nothing of itself: it is the gradient
-of the row at hand, and needs no memory of its own. The step is written here as one pure function, which is compiled
-together with the encoder; the tests compare it with `hl.Learner`.
+Each learns by Hamiltonian Learning with τ = η = φ = 1. A costate ω then keeps nothing of itself: it is the
+gradient of the row at hand, and needs no memory of its own. The step is written here as one pure function, which
+is compiled together with the encoder; the tests compare it with `hl.Learner`.
 """
 
 from __future__ import annotations
