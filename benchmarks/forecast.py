@@ -7,8 +7,8 @@ series.
 The contenders are "no change", the value of the same hour a day before, Holt-Winters, and a direct forest.
 Holt-Winters is River's, additive, with a season of 24. For each series and each step it has the best of 12
 settings on the first 500 values. The forest is River's `ARFRegressor` of ten trees with its defaults, one for each
-step. It reads the last 24 values, the last known values of that hour and of that hour of the week, and the hour. It learns
-once the value and once its change from now, and the better of both counts.
+step. It reads the last 24 values, the last known values of that hour and of that hour of the week, and the hour.
+It learns once the value and once its change from now, and the better of both counts.
 
 A folder of series holds a file `NAME.npz` for each, with `y`. Without a folder there is one series, WaterFlow,
 which River brings along.
