@@ -46,20 +46,22 @@ def options(arguments: Sequence[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser("hamlearn bench forecast")
     parser.add_argument("--data", type=Path, help="a folder with one NAME.npz for each series")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--values", type=int, help="how many values of each series; without: all")
     return vars(parser.parse_args(arguments))
 
 
-def run(out: Path, quick: bool = False, data: Path | None = None, seeds: int = 1) -> dict[str, Any]:
+def run(
+    out: Path, quick: bool = False, data: Path | None = None, seeds: int = 1, values: int | None = None
+) -> dict[str, Any]:
     """Score all series, print a table, write a dated report and a figure."""
     torch.set_num_threads(1)
     found = {}
     for name, y in (_bundled() if data is None else _stored(data)).items():
-        found[name] = measure(y[: FIRST + 100] if quick else y, seeds)
+        found[name] = measure(y[: FIRST + 100 if quick else values], seeds)
         Console().print(name, found[name])
     _print(found)
-    path = _report.write(
-        out, "forecast", {"methods": __doc__, "series": found}, "hamlearn bench forecast --data DIR"
-    )
+    rerun = "hamlearn bench forecast --data DIR" + (f" --values {values}" if values else "")
+    path = _report.write(out, "forecast", {"methods": __doc__, "series": found}, rerun)
     plot(found).savefig(path.with_suffix(".png"), dpi=120)
     return found
 

@@ -61,3 +61,18 @@ def test_columns_that_come_later_keep_the_rows_that_explain():
     for row, label in zip(DICTS[300:310], CLASSES[300:310].tolist(), strict=True):
         model.learn_one(row | {"new": 1.0, "place": "here"}, label)
     assert {name for name, _ in model.explain().columns} == {0, 1, 2, "new", "place"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "y"), KINDS)
+def test_what_is_exported_answers_the_same_as_an_onnx_model(kind, y):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model = kind()
+    model.learn_many(X, y)
+    module = model.export()
+    rows = module.encode(DICTS[:4])
+    program = torch.onnx.export(module, (rows,), dynamo=True)
+    session = runtime.InferenceSession(program.model_proto.SerializeToString())
+    (answers,) = session.run(None, {session.get_inputs()[0].name: rows.numpy()})
+    np.testing.assert_allclose(answers, module(rows).numpy(), rtol=1e-4, atol=1e-4)

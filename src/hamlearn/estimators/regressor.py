@@ -19,9 +19,10 @@ from hamlearn.estimators.tasks import Numbers
 class Regressor(Estimator):
     """Learns numbers from a stream, with nothing to set: a mixture of networks over columns of any kind.
 
-    Columns are encoded as by `Classifier`. The target is scaled by its running deviation. Eleven networks learn
-    from every row by Huber's loss and Hamiltonian Learning. They are mixed by exponential weights and by recursive
-    least squares, which are themselves mixed. Intervals follow the errors, so that each keeps its coverage.
+    Columns are encoded as by `Classifier`. The target is scaled by its running deviation. Twelve networks, one
+    of them recurrent, learn from every row by Huber's loss and Hamiltonian Learning. They are mixed by exponential
+    weights and by recursive least squares, which are themselves mixed. Intervals follow the errors, so that each
+    keeps its coverage.
 
     Args:
         seed: Of the first weights.
