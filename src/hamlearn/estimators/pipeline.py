@@ -159,7 +159,7 @@ class Pipeline:
         self.task.pace.fill_(pace_of(ahead))
         before = self.task.mixer.carry[-1].clone()
         self._learn_rows(1)
-        row = [part[0] for part in self._row]
+        row = [part[0] for part in self._row[1:]]  # as `task.before` makes it, without the target to learn
         # The mixture judges the networks by what they answered then.
         self._outputs[0] = self.task.restored(torch.from_numpy(outputs), row)
         self._finish(1)
