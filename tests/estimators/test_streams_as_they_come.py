@@ -90,12 +90,12 @@ def test_a_member_that_diverges_is_reset_and_the_answers_stay_finite(broken):
     y = X[:, 0] * 3 + 10
     model.learn_many(X[:400], y[:400])
     with torch.no_grad():
-        for net in model._pipeline.teams[0].nets[:3]:
+        for net in model._pipeline.team.nets[-4:]:
             next(net.parameters()).fill_(broken)
     said = model.predict_then_learn(X[400:], y[400:])
     assert np.isfinite(said).all()
     assert np.abs(said - y[400:])[:100].mean() < 2.0
-    for weight in model._pipeline.teams[0].parameters():
+    for weight in model._pipeline.team.parameters():
         assert float(weight.detach().abs().max()) < 100
 
 
