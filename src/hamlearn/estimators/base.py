@@ -148,7 +148,7 @@ class Estimator(Saving):
 
     @abstractmethod
     def _task(self, outputs: int) -> Classes | Numbers:
-        """What is learned."""
+        """The task of this estimator, with so many outputs."""
 
     @abstractmethod
     def _outputs(self) -> int:
