@@ -156,7 +156,8 @@ def _forest(y: np.ndarray, step: int, change: bool) -> np.ndarray:
     """Forecasts of the value, or of its change from now, by a forest that learns when the value has come."""
     from river.forest import ARFRegressor
 
-    model, made, due = ARFRegressor(n_models=10, seed=0), y.copy(), deque()
+    model, made = ARFRegressor(n_models=10, seed=0), y.copy()
+    due: deque[tuple[dict[str, float], float]] = deque()
     for now in range(WEEK, len(y)):
         if len(due) == step:
             x, before = due.popleft()
