@@ -39,7 +39,7 @@ def learner() -> hl.Learner:
 
 
 def main(folder: Path) -> list[dict]:
-    """Mean losses along the second half, as recorded."""
+    """The losses along the second half, as recorded."""
     path = folder / "tide.csv"
     write_table(path)
     first = learner()
@@ -49,12 +49,12 @@ def main(folder: Path) -> list[dict]:
 
     second = learner()
     second.load(folder / "half.safetensors")
-    memory = record.Memory(record.Windows(50))
+    memory = record.Memory(fields=("step", "t", "loss"))
     with record.Recorder(second, memory) as recorder:
         for _ in recorder(second.run(table(path), resume=True)):
             pass
-    for row in memory.rows:
-        print(f"t = {row['t']:6.1f} h   mean loss {row['loss']:.4f}")
+    for part in (memory.rows[k : k + 50] for k in range(0, len(memory.rows), 50)):
+        print(f"t = {part[-1]['t']:6.1f} h   mean loss {sum(row['loss'] for row in part) / len(part):.4f}")
     print(f"report: {record.html(memory.rows, folder / 'tide.html', title='Tide, one hour ahead')}")
     return memory.rows
 

@@ -33,7 +33,7 @@ def send(server: socket.socket, lines: int) -> None:
 
 
 def main(lines: int = 20_000) -> list[dict]:
-    """Time steps and mean losses along the feed, as recorded."""
+    """Time steps and losses along the feed, as recorded."""
     server = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=send, args=(server, lines))
     thread.start()
@@ -43,7 +43,7 @@ def main(lines: int = 20_000) -> list[dict]:
     # One unit of time is the time between two lines: tau is then how many lines have gone by.
     hyper = hl.Hyper(eta=0.05, beta=1e-4)
     learner = hl.Learner(network, torch.nn.functional.mse_loss, hyper, credit=hl.Forward())
-    memory = record.Memory(record.Windows(25), fields=("step", "t", "tau", "dropped"))
+    memory = record.Memory(every=25, fields=("step", "t", "tau", "loss", "dropped"))
     with (
         streams.live(f"tcp://127.0.0.1:{server.getsockname()[1]}", policy="drop", unit=1 / RATE) as feed,
         record.Recorder(learner, memory, record.Progress(), stream=feed) as recorder,
@@ -52,9 +52,7 @@ def main(lines: int = 20_000) -> list[dict]:
             pass
     thread.join()
     for row in memory.rows[-5:]:
-        print(
-            f"step {row['step']:6}  tau {row['tau']:5.1f}  mean loss {row['loss']:.4f}  dropped {row['dropped']}"
-        )
+        print(f"step {row['step']:6}  tau {row['tau']:5.1f}  loss {row['loss']:.4f}  dropped {row['dropped']}")
     print(f"sent {lines}, learned from {feed.taken}, dropped {feed.dropped}, time {learner.state.t:.0f}")
     return memory.rows
 

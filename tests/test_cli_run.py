@@ -90,7 +90,7 @@ def test_overwrite_puts_a_new_run_in_the_place_of_an_old_one(tmp_path, config):
     config.write_text(CONFIG.replace("steps = 60", "steps = 30").replace("seed = 3", "seed = 4"))
     run(config, out=out, progress=False, overwrite=True)
     run(config, out=tmp_path / "alone", progress=False)
-    for name in (RECORD, RESULT, "config.toml"):
+    for name in (RECORD, RESULT, "config.json"):
         assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     with pytest.raises(ConfigError, match="Give one of them"):
         run(config, out=out, resume=True, overwrite=True)

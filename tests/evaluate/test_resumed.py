@@ -106,18 +106,8 @@ class Largest:
         return float(self.largest)
 
 
-class Savable(Largest):
-    def state_dict(self):
-        return {"largest": float(self.largest)}
-
-    def load_state_dict(self, state):
-        self.largest = torch.tensor(state["largest"])
-
-
-def test_a_metric_of_ones_own_is_saved_by_its_own_state_or_refused():
-    with pytest.raises(ConfigError, match=r"'Largest'.*cannot be saved and resumed exactly.*state_dict\(\)"):
-        Scores(Largest()).require_resumable()
-    check(Savable, 7, "number")
+def test_a_metric_of_ones_own_is_saved_by_its_attributes():
+    check(Largest, 7, "number")
 
 
 def test_counts_of_other_metrics_are_refused():

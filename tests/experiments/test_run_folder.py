@@ -13,7 +13,6 @@ import torch
 from hamlearn import record
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, SPEED, reopen, report, run
-from hamlearn.experiments.run.command import _Classes
 from hamlearn.experiments.run.config import load
 from hamlearn.experiments.run.folder import prepare, require_free
 
@@ -120,9 +119,9 @@ def test_a_password_of_a_feed_stays_in_the_file_of_the_user(tmp_path):
     config = load(tmp_path / "config.toml")
     out = tmp_path / "out"
     out.mkdir()
-    prepare(out, tmp_path / "config.toml", config, overwrite=False)
+    prepare(out, config, overwrite=False)
     assert not [path for path in out.iterdir() if "s3cret" in path.read_text()]
-    assert "redis://ann@127.0.0.1:1/flow" in (out / "config.toml").read_text()
+    assert "redis://ann@127.0.0.1:1/flow" in (out / "config.json").read_text()
     assert "s3cret" in (tmp_path / "config.toml").read_text()
     # The copy does not stand in the way of the run that it is of.
     (out / CHECKPOINT).touch()
@@ -166,25 +165,9 @@ def test_prometheus_finds_samples_scores_and_the_age_of_the_checkpoint_during_th
         "hamlearn_samples_total",
         "hamlearn_loss",
         'hamlearn_score{metric="MAE"}',
-        "hamlearn_diverging 0.0",
     ):
         assert name in found[0]
     assert "hamlearn_checkpoint_age_seconds" in found[0]
-
-
-def test_names_of_classes_are_asked_of_the_table_only_when_a_new_one_appears():
-    class Table:
-        asked = 0
-
-        @property
-        def classes(self):
-            Table.asked += 1
-            return ["kept", "returned"][: Table.asked]
-
-    names = _Classes(Table())
-    assert [names[k] for k in [0, 0, 1, 1, 0] * 50] == ["kept", "kept", "returned", "returned", "kept"] * 50
-    assert Table.asked == 2
-    assert names[7] == "7"
 
 
 def late_table(folder, count, by):

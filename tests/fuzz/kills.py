@@ -93,7 +93,7 @@ def finished(folder: Path) -> tuple[Any, ...]:
         tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
         header = json.loads(json.loads(file.metadata()["hamlearn"])["header"])
     # How many bytes the clock's figures take differs from run to run; nothing else may.
-    speed = _sinks(header).pop(2)
+    speed = _sinks(header).pop(1)
     assert speed["bytes"] == (folder / SPEED).stat().st_size
     steps = [row["step"] for row in record.read(folder / SPEED)]
     return tensors, header, (folder / RECORD).read_bytes(), (folder / RESULT).read_bytes(), steps

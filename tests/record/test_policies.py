@@ -1,7 +1,5 @@
 """What is kept, and that nothing else is measured."""
 
-import json
-
 import pytest
 import torch
 from river import metrics
@@ -17,16 +15,12 @@ def report(k, loss=True):
     return StepReport(float(k), torch.zeros(1), torch.tensor(float(k)) if loss else None, Sample(torch.zeros(1)))
 
 
-def kept(policy, n, fields=("step", "loss"), loss=lambda k: True):
-    memory = record.Memory(policy, fields)
+def test_every_nth_step_is_kept():
+    memory = record.Memory(7, ("step", "loss"))
     recorder = record.Recorder(None, memory)
-    for k in range(1, n + 1):
-        recorder.take(report(k, loss(k)))
-    return memory.rows
-
-
-def test_every_keeps_every_nth():
-    assert [row["step"] for row in kept(record.Every(7), 30)] == [7, 14, 21, 28]
+    for k in range(1, 31):
+        recorder.take(report(k, loss=k != 14))
+    assert memory.rows == [{"step": k, "loss": None if k == 14 else k} for k in (7, 14, 21, 28)]
 
 
 def test_memory_keeps_the_last_rows():
@@ -37,34 +31,9 @@ def test_memory_keeps_the_last_rows():
     assert memory.column("step") == [27, 28, 29, 30]
 
 
-def test_windows_keep_mean_least_and_largest_and_skip_missing_losses():
-    rows = kept(record.Windows(5), 12, loss=lambda k: k % 5 != 0)
-    assert rows == [
-        {"step": 5, "loss": 2.5, "loss_min": 1.0, "loss_max": 4.0},
-        {"step": 10, "loss": 7.5, "loss_min": 6.0, "loss_max": 9.0},
-    ]
-    assert kept(record.Windows(3), 3, loss=lambda k: False)[0]["loss"] is None
-
-
-@pytest.mark.parametrize("make", [lambda: record.Every(3), lambda: record.Windows(4)])
-def test_a_resumed_recording_is_the_same_as_one_that_was_never_stopped(make):
-    whole = kept(make(), 50)
-    for stop in (0, 1, 7, 23):
-        first = record.Recorder(None, record.Memory(make(), ("step", "loss")))
-        for k in range(1, stop + 1):
-            first.take(report(k))
-        state = json.loads(json.dumps(first.state_dict()))
-        memory = record.Memory(make(), ("step", "loss"))
-        second = record.Recorder(None, memory)
-        second.load_state_dict(state)
-        for k in range(stop + 1, 51):
-            second.take(report(k))
-        assert memory.rows == whole
-
-
 def test_only_what_is_kept_is_measured():
     measured = []
-    memory = record.Memory(record.Every(10), ("step", "mine"))
+    memory = record.Memory(10, ("step", "mine"))
     recorder = record.Recorder(None, memory, fields={"mine": lambda r, _: measured.append(r.t) or r.t})
     for k in range(1, 31):
         recorder.take(report(k))
@@ -101,7 +70,7 @@ def test_recording_does_not_change_what_is_learned(learner, stream):
         for p, s in zip(learner.network.parameters(), start, strict=True):
             p.copy_(s)
     again = hl.Learner(learner.network, torch.nn.functional.mse_loss, learner.hyper, credit=learner.credit)
-    recorder = record.Recorder(again, record.Memory(), record.Memory(record.Windows(3)))
+    recorder = record.Recorder(again, record.Memory(), record.Memory(3))
     for _ in recorder(again.run(stream)):
         pass
     assert all(torch.equal(a, b) for a, b in zip(plain, weights(), strict=True))
@@ -119,22 +88,18 @@ def test_evaluations_bring_their_scores_along():
 
 
 def test_what_cannot_be_recorded_is_refused():
-    for policy in (record.Every, record.Windows):
-        with pytest.raises(ConfigError, match="n=0 keeps nothing"):
-            policy(0)
+    with pytest.raises(ConfigError, match="every=0 keeps nothing"):
+        record.Memory(0)
     with pytest.raises(ConfigError, match=r"field 'speed' is not known. Known are bad, dropped, h"):
         record.Recorder(None, record.Memory(fields=("speed",)))
-    with pytest.raises(ConfigError, match="field 'los' is not known"):
-        record.Recorder(None, record.Memory(record.Windows(3, over=["los"]), fields=()))
-    state = record.Recorder(None, record.Memory()).state_dict()
     with pytest.raises(CheckpointError, match="of 1 sinks, but this recorder has 0"):
-        record.Recorder(None).load_state_dict(state)
+        record.Recorder(None).load_state_dict({"step": 0, "sinks": [{}]})
 
 
 def test_local_learners_are_recorded_like_any_other():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     learner = hl.local.LocalLearner(net, torch.nn.functional.mse_loss, hl.Hyper(beta=0.01), align=True)
-    memory = hl.record.Memory(hl.record.Every(1))
+    memory = hl.record.Memory()
     with hl.record.Recorder(learner, memory) as recorder:
         for _ in recorder(learner.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 2))] * 6)):
             pass

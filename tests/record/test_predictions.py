@@ -112,7 +112,23 @@ def test_a_resumed_run_writes_each_row_once(tmp_path, suffix):
             elif k > 17:
                 recorder.take(report)
     assert frame(path).equals(whole)
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, "p.csv"}
+
+
+def test_names_of_classes_are_asked_for_only_when_a_new_one_appears(tmp_path):
+    asked = []
+
+    def names():
+        asked.append(1)
+        return ["kept", "returned"][: len(asked)]
+
+    data = samples(target=lambda u: (u.sum(-1) > 0).long())
+    _, rows = written(tmp_path / "p.csv", learner(2, nn.functional.cross_entropy), data, classes=names)
+    assert {row["target"] for row in rows} == {"kept", "returned"}
+    assert len(asked) <= 2
+    model = learner(2, nn.functional.cross_entropy)
+    _, rows = written(tmp_path / "q.csv", model, data, classes=lambda: None)
+    assert {row["target"] for row in rows} == {"0", "1"}
 
 
 def test_what_cannot_be_written_is_named(tmp_path):

@@ -16,8 +16,8 @@ from hamlearn.errors import ConfigError
 def test_tensorboard_reads_what_was_written_and_hides_what_a_resumed_run_writes_again(learner, stream, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    memory = record.Memory(record.Every(10))
-    recorder = record.Recorder(learner, record.TensorBoard(tmp_path, record.Every(10)), memory)
+    memory = record.Memory(10)
+    recorder = record.Recorder(learner, record.TensorBoard(tmp_path, 10), memory)
     for k, _ in enumerate(recorder(learner.run(stream)), 1):
         if k == 30:
             state = recorder.state_dict()
@@ -28,7 +28,7 @@ def test_tensorboard_reads_what_was_written_and_hides_what_a_resumed_run_writes_
     assert [one.step for one in scalars] == [10, 20, 30, 40, 50, 60]
     assert [one.value for one in scalars] == pytest.approx(memory.column("loss"), rel=1e-6)
     assert "hamlearn/omega" in events.Tags()["scalars"]
-    recorder = record.Recorder(learner, record.TensorBoard(tmp_path, record.Every(10)), record.Memory())
+    recorder = record.Recorder(learner, record.TensorBoard(tmp_path, 10), record.Memory())
     recorder.load_state_dict(state)
     for _ in recorder(learner.run(stream, max_steps=20)):
         pass
@@ -61,7 +61,7 @@ def test_the_progress_bar_shows_loss_speed_and_dropped_samples(learner, stream):
     class Feed:
         dropped = 1234
 
-    bar = record.Progress(total=60, every=0.0, console=console)
+    bar = record.Progress(total=60, pause=0.0, console=console)
     with record.Recorder(learner, bar, stream=Feed()) as recorder:
         for _ in recorder(learner.run(stream)):
             pass

@@ -7,6 +7,7 @@ import shlex
 import signal
 from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -140,9 +141,9 @@ def watch(
     host: Annotated[str, typer.Option(help="An address of this machine that others cannot reach.")] = "127.0.0.1",
 ) -> None:
     """Show a run as a page that updates while it runs: loss, norms, speed, samples that a feed left out."""
-    with importlib.import_module("hamlearn.watch").watch(folder, host, port) as server:
-        typer.echo(f"Watching {folder} at {server.address}, until Ctrl-C.")
+    with importlib.import_module("hamlearn.watch").watch(folder, host, port) as address:
+        typer.echo(f"Watching {folder} at {address}, until Ctrl-C.")
         try:
-            server.ended.wait()
+            Event().wait()
         except KeyboardInterrupt:
             raise typer.Exit(0) from None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from hamlearn.evaluate.meters import Item, Kind
-from hamlearn.evaluate.saved import Saved
 from hamlearn.sample import Id
 
 NAMES: dict[Kind, tuple[str, str]] = {"numbers": ("last value", "mean"), "labels": ("last class", "majority")}
@@ -20,7 +19,7 @@ are n items whose targets came with them."""
 _NOTHING: tuple[list[Any], list[Any]] = ([], [])
 
 
-class Baselines(Saved):
+class Baselines:
     """Predictors that know nothing but the targets that came before. The first sample is passed over.
 
     For a sample whose label comes later, they know the targets that had come when it was predicted, as the learner
@@ -32,7 +31,7 @@ class Baselines(Saved):
 
     Example:
         >>> baselines = Baselines("numbers")
-        >>> baselines.guess([[(0.0, 3.0)], [(0.0, 5.0)], [(0.0, 1.0)]])
+        >>> baselines.guess([[(0.0, 3.0)], [(0.0, 5.0)], [(0.0, 1.0)]], [(None, 3)])
         {'last value': [[(3.0, 5.0)], [(5.0, 1.0)]], 'mean': [[(3.0, 5.0)], [(4.0, 1.0)]]}
     """
 
@@ -50,16 +49,16 @@ class Baselines(Saved):
         # For each sample that waits for its label: the guesses at the time of its prediction.
         self._noted: dict[Id, tuple[list[Any], list[Any]]] = {}
 
-    def guess(self, items: list[Item], events: Iterable[Event] | None = None) -> dict[str, list[Item]]:
+    def guess(self, items: list[Item], events: Iterable[Event]) -> dict[str, list[Item]]:
         """Samples as the baselines predict each from what came before it; then its target counts as well.
 
         Args:
             items: The samples.
-            events: In which order they were predicted and their targets came; `None`: these came with them.
+            events: In which order they were predicted and their targets came.
         """
         found: dict[str, list[Item]] = {name: [] for name in self.names}
         coming = iter(items if self.names else ())
-        for id, count in [(None, len(items))] if events is None else events:
+        for id, count in events:
             if id is not None and count == 0:
                 self._note(id)
                 continue
@@ -86,10 +85,6 @@ class Baselines(Saved):
         self._noted[id] = self._known()
         if len(self._noted) > self._late:
             del self._noted[next(iter(self._noted))]
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`; one of an earlier version has no samples that wait."""
-        super().load_state_dict({"_noted": {"dict": []}, **state})
 
     def _learn(self, truths: list[Any]) -> None:
         if self._numbers:

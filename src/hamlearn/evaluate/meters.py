@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
-from hamlearn.evaluate import saved
+from hamlearn.evaluate.saved import NotPlainError, plain
 
 Kind = Literal["numbers", "labels", "probabilities", "bits", "given"]
 """What a metric takes: numbers, classes, a probability of each class, a probability of each of several labels, or
@@ -24,14 +24,15 @@ Item = list[tuple[Any, Any]]
 """One sample: a prediction and a truth for each number or decision that it has."""
 
 
-class Meter(ABC, saved.Saved):
-    """A metric that is updated, read, and saved as plain values.
+class Meter(ABC):
+    """A metric that is updated, emptied and read.
 
     Attributes:
         kind: What it takes.
         bigger_is_better: Whether a larger value is better; `None`: not known.
     """
 
+    _state = ("metric",)
     kind: Kind
     bigger_is_better: bool | None
 
@@ -41,18 +42,18 @@ class Meter(ABC, saved.Saved):
             self._blank = copy.deepcopy(metric)
         except Exception as error:
             raise self._unsaved(f"it cannot be copied ({type(error).__name__}: {error})") from error
-        self._scratch: Meter | None = None
 
     def blank(self) -> Meter:
         """The same metric without counts."""
         again = copy.copy(self)
-        again.metric, again._scratch = copy.deepcopy(self._blank), None
+        again.metric = copy.deepcopy(self._blank)
         return again
 
     def add(self, items: Sequence[Item], together: bool = False) -> None:
         """Count samples, one by one: the rounding of sums must not depend on how many there are at a time."""
         try:
-            self._add(items, together)
+            for part in [items] if together else ([item] for item in items):
+                self._update(part)
         # Libraries raise errors of many types for values that a metric does not take.
         except Exception as error:
             prediction, truth = map(_outline, items[0][0])
@@ -73,21 +74,23 @@ class Meter(ABC, saved.Saved):
                 ". Choose one that does, for example Accuracy."
             ) from error
 
-    def value_of(self, items: Sequence[Item]) -> float:
-        """Its value for these samples and nothing else; its counts stay."""
-        self._scratch = self._scratch or self.blank()
-        self._scratch._empty()
-        self._scratch.add(items, together=True)
-        return self._scratch.value()
+    def require_resumable(self) -> None:
+        """Raise if a checkpoint cannot keep its counts, or if it is not a single number."""
+        try:
+            plain(self)
+        except NotPlainError as error:
+            raise self._unsaved(str(error)) from error
+        self.value()
 
     @abstractmethod
-    def _add(self, items: Sequence[Item], together: bool) -> None: ...
+    def _update(self, items: Sequence[Item]) -> None: ...
 
     @abstractmethod
     def _value(self) -> Any: ...
 
     @abstractmethod
-    def _empty(self) -> None: ...
+    def empty(self) -> None:
+        """Forget all counts."""
 
     @property
     def _library(self) -> str:
@@ -96,7 +99,7 @@ class Meter(ABC, saved.Saved):
     def _unsaved(self, reason: str) -> ConfigError:
         return ConfigError(
             f"the metric {self.name!r} ({self._library}) cannot be saved and resumed exactly: {reason}. Choose "
-            "another metric, for example MAE or Accuracy, or give it state_dict() and load_state_dict()."
+            "another metric, for example MAE or Accuracy."
         )
 
 
@@ -113,7 +116,11 @@ class RiverMeter(Meter):
             self.bigger_is_better = None
         self._counts_pairs = self.kind == "labels" and _counts_pairs(metric)
 
-    def _add(self, items: Sequence[Item], together: bool) -> None:
+    def add(self, items: Sequence[Item], together: bool = False) -> None:
+        """Count samples; River's metrics add one pair at a time themselves."""
+        super().add(items, together=True)
+
+    def _update(self, items: Sequence[Item]) -> None:
         if self._counts_pairs:
             # Ten times as fast as one by one. River counts one sample for each call, whatever its weight.
             for (prediction, truth), n in Counter(chain.from_iterable(items)).items():
@@ -126,41 +133,22 @@ class RiverMeter(Meter):
     def _value(self) -> Any:
         return self.metric.get()
 
-    def _empty(self) -> None:
+    def empty(self) -> None:
+        """Forget all counts; a confusion matrix in place, which is much faster than a copy."""
         if self._counts_pairs:
-            # In place, which is much faster than a copy.
             self.metric.cm.__init__(self.metric.cm._init_classes)
         else:
             self.metric = copy.deepcopy(self._blank)
-
-    def state_dict(self) -> Any:
-        """Its own state if it has one, else the values of its attributes."""
-        if hasattr(self.metric, "state_dict"):
-            return self.metric.state_dict()
-        try:
-            return saved.plain(self.metric)
-        except saved.NotPlainError as error:
-            raise self._unsaved(str(error)) from error
-
-    def load_state_dict(self, state: Any) -> None:
-        """Continue from `state`."""
-        if hasattr(self.metric, "load_state_dict"):
-            self.metric.load_state_dict(state)
-        else:
-            saved.restore(self.metric, state)
 
 
 class TorchMeter(Meter):
     """A metric of torchmetrics: update(prediction, truth), compute()."""
 
-    def __init__(self, name: str, metric: Any) -> None:
+    def __init__(self, name: str, metric: Any, given: bool = False) -> None:
         super().__init__(name, metric)
-        self.kind, self._binary = _torch_kind(metric)
+        kind, self._binary = _torch_kind(metric)
+        self.kind = "given" if given else kind
         self.bigger_is_better = getattr(metric, "higher_is_better", None)
-
-    def _add(self, items: Sequence[Item], together: bool) -> None:
-        for part in [items] if together else ([item] for item in items):
-            self._update(part)
 
     def _update(self, items: Sequence[Item]) -> None:
         if self.kind == "given":
@@ -183,31 +171,23 @@ class TorchMeter(Meter):
         except ValueError:
             return math.nan
 
-    def _empty(self) -> None:
+    def empty(self) -> None:
+        """Forget all counts."""
         self.metric.reset()
 
-    def state_dict(self) -> Any:
-        """Its states."""
-        kind = type(self.metric)
-        if kind.__module__.startswith("torchmetrics.wrappers") or not issubclass(kind, nn.Module):
-            raise self._unsaved("it is not a plain metric of torchmetrics")
-        self.metric.persistent(True)
-        return saved.plain([self.metric.update_count, dict(self.metric.state_dict())])
 
-    def load_state_dict(self, state: Any) -> None:
-        """Continue from `state`."""
-        count, states = saved.restore(None, state)
-        self.metric.persistent(True)
-        self.metric.load_state_dict(states)
-        # Which torchmetrics asks for before it computes.
-        self.metric._update_count = count
+def meter(name: str, metric: Any, given: bool = False) -> Meter:
+    """The interface for a metric of either library.
 
-
-def meter(name: str, metric: Any) -> Meter:
-    """The interface for a metric of either library."""
-    for kind, reading in ((TorchMeter, "compute"), (RiverMeter, "get")):
-        if hasattr(metric, "update") and hasattr(metric, reading):
-            return kind(name, metric)
+    Args:
+        name: Of the metric.
+        metric: The metric.
+        given: Whether torchmetrics are given predictions and truths that the caller has prepared.
+    """
+    if hasattr(metric, "update") and hasattr(metric, "compute"):
+        return TorchMeter(name, metric, given)
+    if hasattr(metric, "update") and hasattr(metric, "get"):
+        return RiverMeter(name, metric)
     raise ConfigError(
         f"the metric {name!r} is a {type(metric).__name__}, which is neither of torchmetrics (update, compute) "
         "nor of River (update, get). Give an instance of one of their metrics, for example river.metrics.MAE()."

@@ -1,14 +1,13 @@
-"""What a run has counted, as plain values that a checkpoint keeps as JSON: River's metrics, windows, records."""
+"""Objects as plain values that a checkpoint keeps as JSON: metrics, windows of samples, baselines."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamlearn.errors import CheckpointError
 
@@ -16,34 +15,13 @@ _SEQUENCES = {kind.__name__: kind for kind in (list, tuple, set, deque)}
 
 
 class NotPlainError(Exception):
-    """A value is not made of numbers, strings, tensors, containers of these and River's own objects."""
-
-
-class Saved:
-    """Something whose state is that of the attributes that `_state` names.
-
-    Example:
-        >>> class Count(Saved):
-        ...     _state = ("n",)
-        ...     n = 3
-        >>> Count().state_dict()
-        {'n': 3}
-    """
-
-    _state: tuple[str, ...] = ()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What to continue from, JSON-able."""
-        return {name: plain(getattr(self, name)) for name in self._state}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`, which `state_dict` gave."""
-        for name in self._state:
-            setattr(self, name, restore(getattr(self, name), state[name]))
+    """A value is not made of numbers, strings, tensors, containers of these and objects that have them."""
 
 
 def plain(value: Any) -> Any:
-    """A metric of River, or what a metric holds, as values that JSON keeps exactly.
+    """A value as others that JSON keeps exactly.
+
+    Of an object these are the attributes that its class names in `_state`, else all but functions.
 
     Example:
         >>> from river import metrics
@@ -55,16 +33,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         # JSON has no NaN and no infinity; NumPy's floats are floats, too.
         return float(value) if math.isfinite(value) else {"float": str(value)}
-    if isinstance(value, Saved):
-        return {"state": value.state_dict()}
     if isinstance(value, Tensor):
         return {"tensor": [str(value.dtype).removeprefix("torch."), plain(value.tolist())]}
     if isinstance(value, dict):
         return {"dict": [[plain(key), plain(item)] for key, item in value.items()]}
     if type(value) in _SEQUENCES.values():
         return {type(value).__name__: [plain(item) for item in value]}
-    if type(value).__module__.startswith("river.") and hasattr(value, "__dict__"):
-        return {"vars": {name: plain(item) for name, item in _own(value).items()}}
+    if isinstance(value, nn.Module):
+        # torchmetrics: its own state, and the count that it asks for before it computes.
+        if type(value).__module__.startswith("torchmetrics.wrappers"):
+            raise NotPlainError("wrappers of torchmetrics do not save what they wrap")
+        value.persistent(True)
+        return {"module": [value.update_count, plain(dict(value.state_dict()))]}
+    if hasattr(value, "__dict__") and not callable(value):
+        return {"vars": {name: plain(getattr(value, name)) for name in _own(value)}}
     raise NotPlainError(f"it holds a {type(value).__module__}.{type(value).__name__}")
 
 
@@ -78,8 +60,11 @@ def restore(value: Any, state: Any) -> Any:
     if kind == "tensor":
         dtype, numbers = content
         return torch.tensor(restore(None, numbers), dtype=getattr(torch, dtype))
-    if kind == "state":
-        value.load_state_dict(content)
+    if kind == "module":
+        count, states = content
+        value.persistent(True)
+        value.load_state_dict(restore(None, states))
+        value._update_count = count
         return value
     if kind == "vars":
         if set(content) != set(_own(value)):
@@ -87,7 +72,8 @@ def restore(value: Any, state: Any) -> Any:
                 f"the checkpoint has the counts {sorted(content)}, which a {type(value).__name__} does not have. "
                 "Resume with the metric, and the version of its library, that it was saved with."
             )
-        vars(value).update({name: restore(getattr(value, name), item) for name, item in content.items()})
+        for name, item in content.items():
+            setattr(value, name, restore(getattr(value, name), item))
         return value
     if kind == "dict":
         old = value if isinstance(value, dict) else {}
@@ -104,6 +90,7 @@ def restore(value: Any, state: Any) -> Any:
     return deque(items, value.maxlen) if kind == "deque" else _SEQUENCES[kind](items)
 
 
-def _own(value: Any) -> dict[str, Any]:
-    """What an object holds, without functions."""
-    return {name: item for name, item in getattr(value, "__dict__", {}).items() if not callable(item)}
+def _own(value: Any) -> list[str]:
+    """The names of the attributes that make up an object's state."""
+    named = getattr(type(value), "_state", None)
+    return list(named or (name for name, item in getattr(value, "__dict__", {}).items() if not callable(item)))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import CheckpointError, ConfigError
-from hamlearn.evaluate import saved
 from hamlearn.evaluate.baselines import Baselines, Event
-from hamlearn.evaluate.meters import Item, Kind, Meter, TorchMeter, meter
+from hamlearn.evaluate.meters import Item, Kind, Meter, meter
+from hamlearn.evaluate.saved import plain, restore
 from hamlearn.evaluate.views import View, outputs_of
 from hamlearn.sample import Id
 
@@ -26,7 +26,7 @@ TOGETHER = 64
 """Predictions that may wait to be counted together, which is much faster than one by one."""
 
 
-class Scores(saved.Saved):
+class Scores:
     """Metrics of a run and of its baselines.
 
     Args:
@@ -50,7 +50,7 @@ class Scores(saved.Saved):
         ({'MAE': 0.5}, {'MAE': 1.5})
     """
 
-    _state = ("metrics", "window", "_groups")
+    _state = ("metrics", "window", "_tracks", "_guessers")
 
     def __init__(
         self,
@@ -67,22 +67,21 @@ class Scores(saved.Saved):
         self._prepare, self._view, self.window = prepare, View(loss), window
         named = _named(_usual(loss) if metrics is None else metrics)
         self.metrics = list(named)
-        kinds: dict[Kind, list[Meter]] = {}
-        for one in (meter(name, metric) for name, metric in named.items()):
-            if prepare is not None and isinstance(one, TorchMeter):
-                one.kind = "given"
-            kinds.setdefault(one.kind, []).append(one)
-        self._groups = [Group(kind, meters, window, late) for kind, meters in kinds.items()]
+        # Metrics that take the same share the samples: of the learner (called "") and of each baseline.
+        self._tracks: dict[Kind, dict[str, Track]] = {}
+        self._guessers: dict[Kind, Baselines] = {}
+        for one in (meter(name, metric, given=prepare is not None) for name, metric in named.items()):
+            guesser = self._guessers.setdefault(one.kind, Baselines(one.kind, late))
+            tracks = self._tracks.setdefault(one.kind, {})
+            for predictor in ("", *guesser.names):
+                tracks.setdefault(predictor, Track(window)).meters.append(one if not predictor else one.blank())
         self._waiting: list[tuple[Any, Any]] = []
         self._events: list[Event] = []
         self._read: dict[bool, Table] = {}
 
     def predicted(self, id: Id) -> None:
         """Take note that a sample was predicted whose label comes later: the baselines know no more than that."""
-        if self._groups:
-            self._events.append((id, 0))
-            if len(self._events) >= TOGETHER:
-                self.count()
+        self._came((id, 0))
 
     def update(self, y: Any, target: Any, id: Id | None = None) -> None:
         """Count one prediction, or the batch of them that one report has.
@@ -92,26 +91,30 @@ class Scores(saved.Saved):
             target: The target.
             id: Of the sample, if its target came later.
         """
-        if not self._groups:
-            return
         if self._prepare is not None:
             y, target = self._prepare(y, target)
         elif isinstance(target, Tensor):
             # A source may use its memory again before this is counted.
             target = target.clone()
         whole = self._prepare is not None or not isinstance(y, Tensor) or y.dim() < 2
-        self._events.append((id, 1 if whole else len(y)))
         self._waiting.append((y, target))
+        self._came((id, 1 if whole else len(y)))
+
+    def _came(self, event: Event) -> None:
+        self._events.append(event)
         self._read.clear()
-        if len(self._waiting) >= TOGETHER:
+        if len(self._events) >= TOGETHER:
             self.count()
 
     def count(self) -> None:
         """Count what waits."""
         waiting, self._waiting = self._waiting, []
         events, self._events = self._events, []
-        for group in self._groups if events else ():
-            group.take(self._items(group.kind, waiting) if waiting else [], events)
+        for kind, tracks in self._tracks.items() if events else ():
+            items = self._items(kind, waiting) if waiting else []
+            for name, column in ({"": items} | self._guessers[kind].guess(items, events)).items():
+                if column:
+                    tracks[name].take(column)
 
     def _items(self, kind: Kind, waiting: list[tuple[Any, Any]]) -> list[Item]:
         """Predictions as the metrics take them: together, where that does not change a number."""
@@ -143,12 +146,11 @@ class Scores(saved.Saved):
     def _table(self, recent: bool) -> Table:
         if recent not in self._read:
             self.count()
-            found = self._read[recent] = {}
-            for group in self._groups:
-                for name, column in group.columns.items():
-                    found.setdefault(name, {}).update(column.values(recent))
-            for name in [name for name, values in found.items() if not values]:
-                del found[name]
+            found: Table = {}
+            for tracks in self._tracks.values():
+                for name, track in tracks.items():
+                    found.setdefault(name, {}).update(track.values(recent))
+            self._read[recent] = {name: values for name, values in found.items() if values}
         return self._read[recent]
 
     def summary(self) -> dict[str, Any]:
@@ -163,10 +165,11 @@ class Scores(saved.Saved):
     def _behind(self) -> list[str]:
         over = "all samples" if self.window is None else f"the last {self.window:,} samples"
         own = (self.recent or self.overall).get("", {})
-        bigger = {one.name: one.bigger_is_better for group in self._groups for one in group.columns[""].meters}
+        bigger = {one.name: one.bigger_is_better for one in self._meters()}
         words = []
         for baseline, values in self.baselines.items():
             for name, value in values.items():
+                # Comparisons with what is not a number are false.
                 if bigger[name] is not None and (value > own[name] if bigger[name] else value < own[name]):
                     words.append(
                         f"The learner is behind the baseline {baseline!r}: {name} {own[name]:.4g} against "
@@ -174,65 +177,49 @@ class Scores(saved.Saved):
                     )
         return words
 
+    def _meters(self) -> Iterable[Meter]:
+        """The learner's metrics."""
+        return (one for tracks in self._tracks.values() for one in tracks[""].meters)
+
     def require_resumable(self) -> None:
         """Raise for a metric whose counts cannot be saved, or that is not a single number.
 
         Raises:
             ConfigError: Naming the metric, and why it cannot be resumed.
         """
-        for group in self._groups:
-            for one in group.columns[""].meters:
-                one.state_dict()
-                one.value()
+        for one in self._meters():
+            one.require_resumable()
 
     def state_dict(self) -> dict[str, Any]:
         """All counts, as JSON; resuming from them is exact."""
         self.count()
-        return super().state_dict()
+        state: dict[str, Any] = plain(self)["vars"]
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, which the same metrics gave."""
         for what, own in (("metrics", self.metrics), ("window", self.window)):
-            found = saved.restore(None, state[what])
+            found = restore(None, state[what])
             if found != own:
                 raise CheckpointError(
                     f"the checkpoint has the {what} {found}, but these are {own}. Resume with the same metrics."
                 )
-        super().load_state_dict(state)
+        restore(self, {"vars": state})
         self._read.clear()
 
 
-class Group(saved.Saved):
-    """Metrics that take the same, of the learner (called "") and of the baselines.
+class Track:
+    """Metrics of one predictor, over everything and over the last samples.
 
     Args:
-        kind: What they take.
-        meters: The metrics.
-        window: How many samples the window has; `None`: there is none.
-        late: How many samples may wait for their labels.
+        window: How many samples are kept; `None`: none.
     """
-
-    _state = ("columns", "_baselines")
-
-    def __init__(self, kind: Kind, meters: list[Meter], window: int | None, late: int) -> None:
-        self.kind, self._baselines = kind, Baselines(kind, late)
-        self.columns = {"": Column(meters, window)}
-        self.columns |= {name: Column([one.blank() for one in meters], window) for name in self._baselines.names}
-
-    def take(self, items: list[Item], events: list[Event]) -> None:
-        """Count samples, and what the baselines would have predicted for them."""
-        for name, column in ({"": items} | self._baselines.guess(items, events)).items():
-            if column:
-                self.columns[name].take(column)
-
-
-class Column(saved.Saved):
-    """Metrics of one predictor, over everything and over the last samples."""
 
     _state = ("meters", "_last", "_counted")
 
-    def __init__(self, meters: list[Meter], window: int | None) -> None:
-        self.meters = meters
+    def __init__(self, window: int | None) -> None:
+        self.meters: list[Meter] = []
+        self._scratch: list[Meter] = []
         self._last: deque[Item] = deque(maxlen=window or 0)
         self._counted = 0
 
@@ -245,9 +232,14 @@ class Column(saved.Saved):
 
     def values(self, recent: bool) -> dict[str, float]:
         """The metrics over everything, or counted from the window and nothing else; empty before a sample."""
+        if not self._counted or (recent and not self._last):
+            return {}
         if recent:
-            return {one.name: one.value_of(self._last) for one in self.meters} if self._last else {}
-        return {one.name: one.value() for one in self.meters} if self._counted else {}
+            self._scratch = self._scratch or [one.blank() for one in self.meters]
+            for one in self._scratch:
+                one.empty()
+                one.add(self._last, together=True)
+        return {one.name: one.value() for one in (self._scratch if recent else self.meters)}
 
 
 def _usual(loss: Any) -> dict[str, Any]:

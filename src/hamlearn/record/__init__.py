@@ -1,17 +1,13 @@
 """What is kept of a run, and where: in memory, as files, in experiment trackers, on the screen, as a report."""
 
-from hamlearn.record.divergence import Divergence
 from hamlearn.record.jsonl import JsonLines, read
 from hamlearn.record.page import html
 from hamlearn.record.predictions import Predictions
 from hamlearn.record.progress import Progress
-from hamlearn.record.recorder import Recorder
-from hamlearn.record.sinks import Every, Memory, Sink, Windows
+from hamlearn.record.recorder import Memory, Recorder, Sink
 from hamlearn.record.trackers import MLflow, TensorBoard, WandB
 
 __all__ = [
-    "Divergence",
-    "Every",
     "JsonLines",
     "MLflow",
     "Memory",
@@ -21,7 +17,6 @@ __all__ = [
     "Sink",
     "TensorBoard",
     "WandB",
-    "Windows",
     "html",
     "read",
 ]

@@ -7,31 +7,31 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.record.fields import DEFAULT, Row
-from hamlearn.record.sinks import Every, Sink
+from hamlearn.record.recorder import Sink
 
-MOST_ROWS = 4000
-"""Rows that a page is given at most: many more than a chart has points."""
-LONGEST = 500
-"""Bytes of a line, about, up to which all lines of a file are read."""
 TAIL = 1 << 20
 """Bytes at the end of a file among which its last whole line ends."""
 
 
-class Lines:
-    """A file that whole lines are appended to, and that can be cut back to where it was.
+class LineSink(Sink):
+    """A sink that appends whole lines to a file, and cuts them back to where they were at a checkpoint.
 
     Args:
         path: The file; its folder must exist.
+        every: Keep every so many-th step.
+        fields: The measured values.
         append: Whether to continue a file that has lines; a last one that a crash cut short is removed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], append: bool) -> None:
+    kept = True
+
+    def __init__(self, path: str | os.PathLike[str], every: int, fields: Iterable[str], append: bool) -> None:
+        super().__init__(every, fields)
         self.path = Path(path)
         if not self.path.parent.is_dir():
             raise ConfigError(f"there is no folder {str(self.path.parent)!r} for {self.path.name}. Make it first.")
@@ -55,27 +55,28 @@ class Lines:
             raise OSError(error.errno, message, str(self.path)) from error
         self.end += len(data)
 
-    def sync(self) -> None:
-        """Wait until the disk has all lines."""
+    def close(self) -> None:
+        """Force everything to the disk and close the file."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
+        self._file.close()
 
-    def cut(self, end: int) -> None:
-        """Remove what was written after a checkpoint. A file that was rotated since is continued at its end."""
-        if end > self.end:
+    def state_dict(self) -> dict[str, Any]:
+        """Where the file ends, once the disk has it."""
+        os.fsync(self._file.fileno())
+        return {"bytes": self.end}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Cut the file to where it ended. One that was rotated since is continued at its end."""
+        if state["bytes"] > self.end:
             logging.getLogger("hamlearn").warning(
                 "%s is shorter than at the checkpoint: it continues at its end", self.path
             )
-        self.end = min(self.end, end)
+        self.end = min(self.end, int(state["bytes"]))
         self._file.truncate(self.end)
 
-    def close(self) -> None:
-        """Force everything to the disk and close the file."""
-        self.sync()
-        self._file.close()
 
-
-class JsonLines(Sink):
+class JsonLines(LineSink):
     r"""Rows as one JSON object per line, appended to a file.
 
     Each row is written as soon as it is kept, so a process that is killed loses none. A run that is resumed from a
@@ -83,7 +84,7 @@ class JsonLines(Sink):
 
     Args:
         path: The file; its folder must exist.
-        policy: Which steps are written; `None` is every fiftieth step.
+        every: Write every so many-th step.
         fields: The measured values. Leave out `seconds` for a record that is the same in every run.
         append: Whether to continue a file that has rows already.
 
@@ -100,12 +101,11 @@ class JsonLines(Sink):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        policy: Every | None = None,
+        every: int = 50,
         fields: Iterable[str] = DEFAULT,
         append: bool = False,
     ) -> None:
-        super().__init__(Every(50) if policy is None else policy, fields)
-        self._lines = Lines(path, append)
+        super().__init__(path, every, fields, append)
 
     def put(self, row: Row) -> None:
         """Append a row."""
@@ -114,21 +114,7 @@ class JsonLines(Sink):
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in row.items()
         }
-        self._lines.write(json.dumps(plain) + "\n")
-
-    def close(self) -> None:
-        """Force everything to the disk and close the file."""
-        self._lines.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the file ends, once the disk has it."""
-        self._lines.sync()
-        return super().state_dict() | {"bytes": self._lines.end}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Cut the file to where it ended when the state was taken."""
-        super().load_state_dict(state)
-        self._lines.cut(int(state["bytes"]))
+        self.write(json.dumps(plain) + "\n")
 
 
 def read(path: str | os.PathLike[str]) -> list[Row]:
@@ -145,46 +131,23 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
         [{'step': 1, 'loss': 0.5}]
     """
     rows = []
-    with Path(path).open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                rows.append(_parsed(line))
-            except (ValueError, RecursionError) as error:
-                raise CheckpointError(
-                    f"line {number} of {os.fspath(path)} is not a row of a record ({error}). "
-                    "Give a file that JsonLines wrote, or remove the line."
-                ) from error
+    for number, line in enumerate(whole_lines(Path(path)), 1):
+        try:
+            rows.append(parsed(line))
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"line {number} of {os.fspath(path)} is not a row of a record ({error}). "
+                "Give a file that JsonLines wrote, or remove the line."
+            ) from error
     return rows
 
 
-def sampled(path: Path, most: int = MOST_ROWS) -> list[Row]:
-    """Rows of a file that may still grow: all, or about `most` of a long one, evenly, and the last ones.
-
-    A line that is not a row, or not whole yet, is passed over. A file that is not there has no rows.
-    """
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        lines: Iterable[bytes] = file
-        if size > most * LONGEST:
-            # The line after each of so many places, and all at the end; one that is found twice is kept once.
-            found: dict[int, bytes] = {}
-            for place in [*(size * k // most for k in range(most)), size - 10 * LONGEST]:
-                file.seek(place)
-                file.readline()
-                found[file.tell()] = file.readline()
-            lines = [*found.values(), *file]
-        rows = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                rows += [_parsed(line)] if line.endswith(b"\n") else []
-    return rows
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file up to the last whole one."""
+    return path.read_bytes().split(b"\n")[:-1]
 
 
-def _parsed(line: bytes) -> Row:
+def parsed(line: bytes) -> Row:
     """One line of a record; raises `ValueError` for another."""
     row = json.loads(line)
     if not isinstance(row, dict) or type(row.get("step", 0)) is not int:

@@ -6,20 +6,30 @@ import html as _html
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, TypeVar
 
 from hamlearn._base.machine import versions
 from hamlearn.errors import ConfigError
 from hamlearn.record.fields import Row
-from hamlearn.record.jsonl import MOST_ROWS, read
+from hamlearn.record.jsonl import read
 from hamlearn.state.files import replace
 
 Source = str | os.PathLike[str]
+T = TypeVar("T")
+
+MOST_ROWS = 4000
+"""Rows that a page is given at most: many more than a chart has points."""
+PLACES = (
+    '<noscript><p class="alarm">This page draws its charts by a script, which is switched off.</p></noscript>'
+    '<div id="alarm" role="alert"></div>\n<section id="cards" class="cards"></section>\n'
+    '<section id="charts" class="charts"></section>'
+)
+"""Where the script puts what it draws."""
 
 
 def html(
@@ -62,74 +72,61 @@ def html(
         written = datetime.fromtimestamp(Path(record).stat().st_mtime, UTC)
     names = {"hamlearn": "hamlearn", "torch": "PyTorch", "python": "Python"}
     about = f"{written:%Y-%m-%d %H:%M} UTC · " + ", ".join(f"{names[n]} {v}" for n, v in versions().items())
+    data = page_data(rows, rows if speed is None else _rows(speed), resumed=list(resumed), result=result or {})
     # Within a script, only "</" could end it.
-    data = page_data(rows, rows if speed is None else _rows(speed), resumed, result).replace("</", "<\\/")
-    body = (
-        f'{PLACES}\n{table(facts or {})}\n<script type="application/json" id="data">{data}</script>\n'
-        f"<script>\n{asset('report.js')}</script>"
-    )
+    data = data.replace("</", "<\\/")
+    embedded = f'<script type="application/json" id="data">{data}</script>'
     path = Path(out)
-    replace(path, framed(title, _html.escape(about), body).encode())
+    head, script = f"<style>\n{asset('report.css')}</style>", f"<script>\n{asset('report.js')}</script>"
+    page = framed(title, _html.escape(about), facts, head, f"{embedded}\n{script}")
+    replace(path, page.encode())
     return path
 
 
-def page_data(
-    rows: Iterable[Row],
-    timed: Iterable[Row],
-    resumed: Iterable[int],
-    result: Mapping[str, Any] | None,
-    **more: Any,
-) -> str:
+def page_data(rows: Sequence[Row], timed: Sequence[Row], **more: Any) -> str:
     """What the script draws, as JSON. Numbers that are not finite are left out; of many rows, some are."""
-    drawn = {"rows": _drawable(rows), "timed": _drawable(timed)}
-    return json.dumps({**drawn, "resumed": list(resumed), "result": dict(result or {}), **more})
+    return json.dumps({"rows": _drawable(rows), "timed": _drawable(timed), **more})
 
 
-def _drawable(rows: Iterable[Row]) -> list[Row]:
+def _drawable(rows: Sequence[Row]) -> list[Row]:
+    return [
+        {name: value for name, value in row.items() if not isinstance(value, float) or math.isfinite(value)}
+        for row in thinned(rows)
+    ]
+
+
+def thinned(rows: Sequence[T]) -> list[T]:
     """Every so many-th row, and the last: a chart has far fewer points."""
-    rows = list(rows)
     step = -(-len(rows) // MOST_ROWS) or 1
-    kept = rows if step == 1 else [*rows[:-1:step], rows[-1]]
-    return [{k: v for k, v in row.items() if not isinstance(v, float) or math.isfinite(v)} for row in kept]
+    return list(rows) if step == 1 else [*rows[:-1:step], rows[-1]]
 
 
-PLACES = (
-    '<noscript><p class="alarm">This page draws its charts by a script, which is switched off.</p></noscript>'
-    '<div id="alarm" role="alert"></div>\n<section id="cards" class="cards"></section>\n'
-    '<section id="charts" class="charts"></section>'
-)
-"""Where the script puts what it draws."""
-
-
-def framed(title: str, about: str, body: str, style: str = "", head: str | None = None) -> str:
-    """A whole page around `body`: heading, style, and nothing from elsewhere.
+def framed(title: str, about: str, facts: Mapping[str, Any] | None, head: str, end: str = "") -> str:
+    """A whole page, in which the script finds its places.
 
     Args:
         title: The heading.
         about: What stands below it, as HTML.
-        body: What the page holds, as HTML.
-        style: What this page has beyond the common style.
-        head: What stands in the head of the page instead of both styles.
+        facts: What was run: names and values for a table.
+        head: What stands in the head of the page, as HTML.
+        end: What stands at its end.
     """
-    head = f"<style>\n{asset('report.css')}{style}</style>" if head is None else head
+    body = f"{PLACES}\n{_table(facts or {})}\n{end}"
     words = {"title": _html.escape(title), "about": about, "body": body, "head": head}
     return Template(asset("report.html")).substitute(words)
 
 
-def asset(name: str, package: str = "hamlearn.record") -> str:
+def asset(name: str) -> str:
     """A file of the page: its frame, its style or its script."""
-    return resources.files(package).joinpath(name).read_text("utf-8")
+    return resources.files("hamlearn.record").joinpath(name).read_text("utf-8")
 
 
-def table(facts: Mapping[str, Any]) -> str:
-    """The facts about a run, as HTML."""
-    if not facts:
-        return ""
+def _table(facts: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><th>{_html.escape(str(name))}</th><td>{_html.escape(str(value))}</td></tr>"
         for name, value in facts.items()
     )
-    return f'<section class="facts"><h2>What was run</h2><table>{rows}</table></section>'
+    return f'<section class="facts"><h2>What was run</h2><table>{rows}</table></section>' if facts else ""
 
 
 def _rows(source: Source | Iterable[Row]) -> list[Row]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,16 @@ from torch import Tensor
 from hamlearn.errors import ConfigError, SampleError, install
 from hamlearn.evaluate.evaluation import in_unit
 from hamlearn.evaluate.views import View, outputs_of
-from hamlearn.record.fields import Moment, Row
-from hamlearn.record.jsonl import Lines
-from hamlearn.record.recorder import Recorder
-from hamlearn.record.sinks import Sink
+from hamlearn.record.fields import Row
+from hamlearn.record.jsonl import LineSink
+from hamlearn.record.recorder import Moment, Recorder
 
 TOGETHER = 500
 """Rows that are written at a time. A run that is resumed predicts those after its checkpoint again."""
+Names = Sequence[str] | Callable[[], Sequence[str] | None]
 
 
-class Predictions(Sink):
+class Predictions(LineSink):
     """A row for each prediction: `index`, `time`, `id`, `y` and `target`, in the unit of the data.
 
     `time` is when the sample was taken: the sum of all τ up to and with its own, `Hyper.tau` where it has none. A
@@ -34,11 +33,11 @@ class Predictions(Sink):
     Several outputs have columns `y_0`, `y_1`, … and `target_0`, …; so have batches. If the loss is one of classes,
     `y` and `target` are classes, and `p` is the probability of `y` if the loss tells it.
 
-    The rows are written as CSV while the run continues; a Parquet file is made of them at the end.
-
     Args:
-        path: A file that ends in `.csv`, or in `.parquet` (needs polars).
-        classes: The names of the classes, in their order; `None`: their numbers.
+        path: A file that ends in `.csv`, or in `.parquet` (needs polars): then a file `.csv` of the same name is
+            written while the run continues, and the Parquet file is made of it at the end.
+        classes: The names of the classes in their order, or a function that returns those found so far; `None`:
+            their numbers.
         append: Whether to continue a file of an earlier run that is resumed.
 
     Example:
@@ -52,25 +51,20 @@ class Predictions(Sink):
         ('index,time,id,y,target', 4)
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], classes: Sequence[str] | None = None, append: bool = False
-    ) -> None:
-        super().__init__(None, ())
-        self._path, self._classes = Path(path), classes
-        if self._path.suffix not in (".csv", ".parquet"):
-            raise ConfigError(f"{self._path.name} must end in .csv or .parquet.")
-        self._parquet = self._path.suffix == ".parquet"
-        text = self._path.with_name(f".{self._path.name}.csv") if self._parquet else self._path
-        if self._parquet:
-            polars = _polars()
-            if append and self._path.exists() and not text.exists():
-                polars.read_parquet(self._path).write_csv(text)
-        self._lines = Lines(text, append)
+    def __init__(self, path: str | os.PathLike[str], classes: Names | None = None, append: bool = False) -> None:
+        path = Path(path)
+        if path.suffix not in (".csv", ".parquet"):
+            raise ConfigError(f"{path.name} must end in .csv or .parquet.")
+        self._parquet = path if path.suffix == ".parquet" else None
+        if self._parquet is not None:
+            _polars()
+        super().__init__(path.with_suffix(".csv"), 1, (), append)
+        self._classes = classes
+        self._names: Sequence[str] = () if classes is None or callable(classes) else classes
         self._view: View | None = None
         self._tau: Any = 0.0
-        self._text = io.StringIO()
-        self._writer = csv.writer(self._text, lineterminator="\n")
-        self._rows, self._width = 0, 0
+        self._rows: list[list[Any]] = []
+        self._width = 0
 
     def open(self, recorder: Recorder) -> None:
         """Find out by the loss whether outputs are classes."""
@@ -89,20 +83,43 @@ class Predictions(Sink):
         wrong = [len(values) for values in columns.values() if len(values) != self._width]
         if wrong:
             raise SampleError(
-                f"{self._path.name} has {self._width} predictions in a row, but sample {moment.step - 1} has "
+                f"{self.path.name} has {self._width} predictions in a row, but sample {moment.step - 1} has "
                 f"{wrong[0]}. All samples must have as many outputs."
             )
-        if self._lines.end == 0 and not self._text.tell():
+        if self.end == 0 and not self._rows:
             several = [f"_{k}" for k in range(self._width)] if self._width > 1 else [""]
-            names = [f"{column}{number}" for column in columns for number in several]
-            self._writer.writerow(["index", "time", "id", *names])
+            self._rows.append(["index", "time", "id", *(f"{name}{k}" for name in columns for k in several)])
         name = "" if report.sample.id is None else str(report.sample.id).replace("\n", " ")
-        self._writer.writerow(
-            [moment.step - 1, self._time(report), name, *itertools.chain.from_iterable(columns.values())]
-        )
-        self._rows += 1
-        if self._rows % TOGETHER == 0:
+        values = [value for column in columns.values() for value in column]
+        self._rows.append([moment.step - 1, self._time(report), name, *values])
+        if len(self._rows) >= TOGETHER:
             self._flush()
+
+    def put(self, row: Row) -> None:
+        """Not used: a prediction is not a row of a record."""
+
+    def close(self) -> None:
+        """Write everything, and make the Parquet file."""
+        try:
+            self._flush()
+        finally:
+            super().close()
+        if self._parquet is not None and self.end:
+            whole = self._parquet.with_name(f".{self._parquet.name}.tmp")
+            _polars().read_csv(self.path, infer_schema_length=None).write_parquet(whole)
+            whole.replace(self._parquet)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the file ends, once the disk has all rows."""
+        self._flush()
+        return super().state_dict()
+
+    def _flush(self) -> None:
+        """Write the rows that wait."""
+        text, rows = io.StringIO(), self._rows
+        self._rows = []
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self.write(text.getvalue())
 
     def _time(self, report: Any) -> float:
         """When a sample was taken, or when its label came. The report's own time is that before the step."""
@@ -113,22 +130,13 @@ class Predictions(Sink):
             tau = self._tau(report.t) if callable(self._tau) else self._tau
         return report.t + float(tau)
 
-    def put(self, row: Row) -> None:
-        """Not used: a prediction is not a row of a record."""
-
-    def _flush(self) -> None:
-        """Write what waits."""
-        self._lines.write(self._text.getvalue())
-        self._text.seek(0)
-        self._text.truncate()
-
     def _columns(self, y: Tensor, target: Tensor | None) -> dict[str, list[Any]]:
         """The values of a row, by column; those of a target that has not come are empty."""
         view = self._view
         if view is not None and (view.several or y.shape[-1:] in ((), (1,))):
             labels, p = view.predicted(y)
             truth = None if target is None else view.labels(y, target)[1]
-            found = {"y": self._called(labels), "target": self._called(truth)}
+            found = {"y": self._called(labels), "target": [] if truth is None else self._called(truth)}
             if p is not None:
                 found["p"] = _digits(p)
         else:
@@ -136,34 +144,13 @@ class Predictions(Sink):
         found["target"] = found["target"] or [""] * len(found["y"])
         return found
 
-    def _called(self, labels: Tensor | None) -> list[Any]:
-        numbers = [] if labels is None else labels.flatten().tolist()
-        return numbers if self._classes is None else [self._classes[number] for number in numbers]
-
-    def close(self) -> None:
-        """Write everything, and make the Parquet file."""
-        try:
-            self._flush()
-        finally:
-            self._lines.close()
-        if self._parquet and self._lines.path.exists():
-            whole = self._path.with_name(f".{self._path.name}.tmp")
-            _polars().read_csv(self._lines.path, infer_schema_length=None).write_parquet(whole)
-            whole.replace(self._path)
-            self._lines.path.unlink()
-
-    def state_dict(self) -> dict[str, Any]:
-        """How many rows the file has, once the disk has them."""
-        self._flush()
-        self._lines.sync()
-        return {"rows": self._rows, "width": self._width}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Cut the file to the rows that it had when the state was taken."""
-        self._rows, self._width = int(state["rows"]), int(state["width"])
-        with self._lines.path.open("rb") as file:
-            # One line more, for the header.
-            self._lines.cut(sum(map(len, itertools.islice(file, self._rows + 1 if self._rows else 0))))
+    def _called(self, labels: Tensor) -> list[Any]:
+        """Classes by name; by number if they have none, or none yet."""
+        numbers = labels.flatten().tolist()
+        if callable(self._classes) and max(numbers) >= len(self._names):
+            # Only then: a table that has read ahead goes back to say which classes it had found.
+            self._names = self._classes() or ()
+        return [self._names[number] if number < len(self._names) else number for number in numbers]
 
 
 def _digits(values: Tensor) -> list[str]:

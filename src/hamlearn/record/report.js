@@ -126,7 +126,7 @@ function figure(chart) {
 
 // Rows of a record to lines of charts. A line is {name, x, y} and, if it stands for many values, {low, high}.
 const POINTS = 240, LARGEST = 1e300, COUNTS = { dropped: "samples", late: "labels, too late", bad: "messages" };
-const KNOWN = ["step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "seconds", "diverging", ...Object.keys(COUNTS)];
+const KNOWN = ["step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "seconds", ...Object.keys(COUNTS)];
 const SCORE = /^(.*?)(?: \((window|last value|mean|last class|majority)\))?$/;
 
 const isNumber = value => typeof value === "number" && Number.isFinite(value);
@@ -136,10 +136,8 @@ const mean = values => values.reduce((a, b) => a + b / values.length, 0);
 const median = values => values.slice().sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
 function lineOf(rows, column, name = column) {
-  const kept = rows.filter(row => isNumber(row[column])), value = key => kept.map(row => drawn(row[key]));
-  const line = { name, x: kept.map(row => row.step), y: value(column) };
-  const band = kept.length && kept.every(row => isNumber(row[column + "_min"]) && isNumber(row[column + "_max"]));
-  return band ? { ...line, low: value(column + "_min"), high: value(column + "_max") } : line;
+  const kept = rows.filter(row => isNumber(row[column]));
+  return { name, x: kept.map(row => row.step), y: kept.map(row => drawn(row[column])) };
 }
 
 // At most POINTS points: means of equal shares, with the band that they cover.
@@ -149,7 +147,7 @@ function thinned(line) {
   const shares = Array.from({ length: POINTS }, (_, k) => [Math.round(k * n / POINTS), Math.round((k + 1) * n / POINTS)]);
   const each = (values, make) => shares.map(([a, b]) => make(values.slice(a, b)));
   return { ...line, last: line.y[n - 1], x: each(line.x, mean), y: each(line.y, mean),
-    low: each(line.low || line.y, values => Math.min(...values)), high: each(line.high || line.y, values => Math.max(...values)) };
+    low: each(line.y, values => Math.min(...values)), high: each(line.y, values => Math.max(...values)) };
 }
 
 // A noisy line behind its running mean over a twentieth of it.
@@ -165,7 +163,7 @@ function scoresOf(rows, size) {
   const found = {};
   for (const column of Object.keys(rows[rows.length - 1])) {
     const [, metric, part] = SCORE.exec(column) || [];
-    if (metric === undefined || KNOWN.includes(column) || /_(min|max)$/.test(column)) continue;
+    if (metric === undefined || KNOWN.includes(column)) continue;
     const line = lineOf(rows, column, { undefined: "all samples", window: `last ${size ? size.toLocaleString("en") + " " : ""}samples` }[part] || part);
     const lines = found[metric] || (found[metric] = []);
     // A window that was never full is everything.
@@ -208,13 +206,6 @@ function cardsOf(rows, timed, rates, scores) {
   return cards;
 }
 
-function alarmsOf(last, result) {
-  const behind = (result || {}).behind || [];
-  return isNumber(last.diverging) ? [`Diverging since sample ${last.diverging.toLocaleString("en")}: the loss is worse than at the `
-    + "start or than guessing, and the weights grow. A smaller β (a lower learning rate), or inputs and targets of about size 1, "
-    + "may help.", ...behind] : behind;
-}
-
 function viewOf({ rows, timed, resumed, result }) {
   if (!rows.length) return { alarms: [], cards: [], charts: [] };
   const scores = scoresOf(rows, result.window_size), rates = ratesOf(timed), column = name => lineOf(rows, name);
@@ -230,7 +221,7 @@ function viewOf({ rows, timed, resumed, result }) {
   ];
   const charts = panels.map(([title, note, lines]) =>
     ({ title, note, marks: resumed, lines: lines.filter(line => line.x.length).map(thinned) }));
-  return { alarms: alarmsOf(rows[rows.length - 1], result), cards: cardsOf(rows, timed, rates, scores),
+  return { alarms: result.behind || [], cards: cardsOf(rows, timed, rates, scores),
     charts: charts.filter(chart => chart.lines.length) };
 }
 

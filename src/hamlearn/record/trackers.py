@@ -9,38 +9,35 @@ import importlib
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hamlearn.errors import ConfigError, install
 from hamlearn.record.fields import DEFAULT, Row
-from hamlearn.record.sinks import Every, Sink
+from hamlearn.record.recorder import Sink
 
 
 class Tracker(Sink):
     """The numbers of rows, for a library of the class.
 
     Args:
-        policy: Which steps are written; `None` is every hundredth step.
+        every: Write every so many-th step.
         fields: The measured values.
     """
 
-    _state = ("policy", "_step")
     package, extra = "", ""
 
-    def __init__(self, policy: Every | None = None, fields: Iterable[str] = DEFAULT) -> None:
-        super().__init__(Every(100) if policy is None else policy, (*fields, "step"))
+    def __init__(self, every: int = 100, fields: Iterable[str] = DEFAULT) -> None:
+        super().__init__(every, (*fields, "step"))
         try:
             self._library: Any = importlib.import_module(self.package)
         except ImportError as error:
             raise ConfigError(f"{type(self).__name__} needs {self.extra}: {install(self.extra)}") from error
-        self._step = 0
 
     def put(self, row: Row) -> None:
         """Write each number of a row."""
         numbers = {n: v for n, v in row.items() if n != "step" and type(v) in (int, float) and math.isfinite(v)}
         self._write(numbers, row["step"])
-        self._step = row["step"]
 
     @abstractmethod
     def _write(self, numbers: dict[str, float], step: int) -> None:
@@ -52,32 +49,31 @@ class TensorBoard(Tracker):
 
     Args:
         folder: Where its event files go.
-        policy: Which steps are written; `None` is every hundredth step.
+        every: Write every so many-th step.
         fields: The measured values.
 
     Example:
         >>> import tempfile
-        >>> TensorBoard(tempfile.mkdtemp(), Every(1000), fields=("loss",)).fields
+        >>> TensorBoard(tempfile.mkdtemp(), 1000, fields=("loss",)).fields
         ('loss', 'step')
     """
 
     package, extra = "torch.utils.tensorboard", "tensorboard"
+    kept = True
 
-    def __init__(
-        self, folder: str | os.PathLike[str], policy: Every | None = None, fields: Iterable[str] = DEFAULT
-    ) -> None:
-        super().__init__(policy, fields)
-        self._folder = os.fspath(folder)
+    def __init__(self, folder: str | os.PathLike[str], every: int = 100, fields: Iterable[str] = DEFAULT) -> None:
+        super().__init__(every, fields)
+        self._folder, self._step = os.fspath(folder), 0
         self._writer: Any = None
 
     def _write(self, numbers: dict[str, float], step: int) -> None:
         if self._writer is None:
             # Rows that were written after the checkpoint of a resumed run are hidden.
-            self._writer = self._library.SummaryWriter(
-                self._folder, purge_step=self._step + 1 if self._step else None
-            )
+            purge = self._step + 1 if self._step else None
+            self._writer = self._library.SummaryWriter(self._folder, purge_step=purge)
         for name, value in numbers.items():
             self._writer.add_scalar(f"hamlearn/{name}", value, step)
+        self._step = step
 
     def close(self) -> None:
         """Write what waits."""
@@ -88,7 +84,11 @@ class TensorBoard(Tracker):
         """The last step, once it is written."""
         if self._writer is not None:
             self._writer.flush()
-        return super().state_dict()
+        return {"step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the step of the checkpoint."""
+        self._step = int(state["step"])
 
 
 class MLflow(Tracker):
@@ -97,7 +97,7 @@ class MLflow(Tracker):
     Example:
         >>> import mlflow  # doctest: +SKIP
         >>> with mlflow.start_run(run_name="pump"):  # doctest: +SKIP
-        ...     sink = MLflow(Every(1000))
+        ...     sink = MLflow(every=1000)
     """
 
     package, extra = "mlflow", "mlflow"
@@ -114,7 +114,7 @@ class WandB(Tracker):
     Example:
         >>> import wandb  # doctest: +SKIP
         >>> with wandb.init(project="pump", mode="offline"):  # doctest: +SKIP
-        ...     sink = WandB(Every(1000))
+        ...     sink = WandB(every=1000)
     """
 
     package, extra = "wandb", "wandb"

@@ -8,12 +8,13 @@ from hamlearn.experiments.run.folder import (
     RESULT,
     RESUMED,
     SPEED,
-    Result,
+    configuration,
     facts,
     reopen,
     report,
 )
 from hamlearn.experiments.run.opened import Opened, describe
+from hamlearn.experiments.run.result import Result
 
 __all__ = [
     "CHECKPOINT",
@@ -24,6 +25,7 @@ __all__ = [
     "SPEED",
     "Opened",
     "Result",
+    "configuration",
     "describe",
     "facts",
     "reopen",

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -24,17 +24,17 @@ from hamlearn.experiments.run.folder import (
     RECORD,
     RESUMED,
     SPEED,
-    Result,
     finish,
     prepare,
     require_free,
 )
 from hamlearn.experiments.run.metrics import Exporter
 from hamlearn.experiments.run.opened import Opened, build, torch_as
+from hamlearn.experiments.run.result import Result
 from hamlearn.learner.learner import carry_along
 from hamlearn.streams import Stream
 
-FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
+FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta")
 """Of the record: nothing that depends on the clock, so that two runs of one configuration write the same file."""
 PAYS = 10_000
 """Samples from which on the time to compile a step, one to two seconds, is won back."""
@@ -80,7 +80,7 @@ def run(
         with alone_in(folder):
             if not overwrite:
                 require_free(folder, config, resume)
-            prepare(folder, path, config, overwrite)
+            prepare(folder, config, overwrite)
             result = _learn(opened, folder, progress, metrics_port)
             if not result.signal:
                 finish(config, result)
@@ -95,21 +95,20 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
         learner.load(folder / CHECKPOINT)
         with (folder / RESUMED).open("a") as file:
             file.write(json.dumps({"step": learner.position}) + "\n")
-    total, watch = expected_samples(config, stream), record.Divergence()
-    exporter, bar = Exporter(folder / CHECKPOINT, port), record.Progress(total, watch=watch) if progress else None
-    sinks = [watch, exporter, *_sinks(opened, folder), *([] if bar is None else [bar])]
-    steps, chunk = config["run"]["steps"], config["learner"]["chunk"]
+    total, steps = expected_samples(config, stream), config["run"]["steps"]
+    bar = record.Progress(total) if progress else None
+    others = [bar, None if port is None else Exporter(port, folder / CHECKPOINT)]
+    sinks = [*_sinks(opened, folder), *(sink for sink in others if sink is not None)]
     left = None if steps is None else max(steps - learner.position, 0)
     # A broker that waits for a checkpoint must not wait for ever.
     every = min(config["checkpoint"]["every"], stream.save_within or config["checkpoint"]["every"])
-    fields = {"diverging": lambda report, learner: watch.since}
     with ExitStack() as stack:
-        recorder = stack.enter_context(record.Recorder(learner, *sinks, stream=stream, fields=fields))
+        recorder = stack.enter_context(record.Recorder(learner, *sinks, stream=stream))
         carry_along(learner, {"records": recorder, "scores": opened.scores})
         stack.callback(getattr(stream, "close", int))
-        stack.enter_context(exporter.serving())
         stopped = stack.enter_context(_stoppable(stream))
-        reports = learner.run(stream, left, _engine(config, total), chunk, resume=resumed)
+        engine, chunk = _engine(config, total), config["learner"]["chunk"]
+        reports = learner.run(stream, left, engine, chunk, resume=resumed)
         try:
             for _ in recorder(scored(reports, opened.scores)):
                 if recorder.step % every == 0:
@@ -123,12 +122,16 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
         learner.save(folder / CHECKPOINT)
         if bar is not None and not stopped:
             bar.finish()
-    scores = opened.scores.summary()
-    size, number = opened.scores.window, int(stopped[0]) if stopped else None
-    counts = learner.labels._asdict()
-    labels, skipped = counts if any(counts.values()) else None, left_out(stream)
-    ended = (recorder.step, watch.since, watch.ended, number)
-    return Result(folder, *ended, window_size=size, labels=labels, skipped=skipped, **scores)
+    counts, number = learner.labels._asdict(), int(stopped[0]) if stopped else None
+    return Result(
+        folder,
+        recorder.step,
+        number,
+        **opened.scores.summary(),
+        window_size=opened.scores.window,
+        labels=counts if any(counts.values()) else None,
+        skipped=left_out(stream),
+    )
 
 
 def _engine(config: Config, total: int | None) -> Any:
@@ -166,25 +169,6 @@ def _stoppable(stream: Stream) -> Iterator[list[float]]:
             signal.signal(number, handler)
 
 
-class _Classes(Sequence[str]):
-    """Names of the classes of a table, some of which may be found on the way."""
-
-    def __init__(self, stream: Any) -> None:
-        while stream is not None and not hasattr(stream, "classes"):
-            stream = getattr(stream, "inner", None)
-        self._table = stream
-        self._names: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, label: Any) -> Any:
-        if label >= len(self._names):
-            # Only then, since a table that has read ahead goes back to say what it had found.
-            self._names = list(getattr(self._table, "classes", None) or ())
-        return self._names[label] if label < len(self._names) else str(label)
-
-
 def expected_samples(config: Config, stream: Stream) -> int | None:
     """Samples that the run takes in all; `None` if that cannot be seen before it.
 
@@ -199,11 +183,14 @@ def expected_samples(config: Config, stream: Stream) -> int | None:
 
 def left_out(stream: Any) -> int:
     """Rows that a stream, or one that it is made of, has left out."""
-    found = 0
+    return sum(getattr(one, "skipped", 0) for one in _inner(stream))
+
+
+def _inner(stream: Any) -> Iterator[Any]:
+    """A stream and all that it is made of."""
     while stream is not None:
-        found += getattr(stream, "skipped", 0)
+        yield stream
         stream = getattr(stream, "inner", None)
-    return found
 
 
 def lines(path: Path, counted: int = COUNTED) -> int:
@@ -217,16 +204,16 @@ def lines(path: Path, counted: int = COUNTED) -> int:
 def _sinks(opened: Opened, folder: Path) -> list[record.Sink]:
     """Sinks of the records that are written into the folder during the run."""
     settings = opened.config["records"]
-    n = settings["windows"]
-    policy = record.Every(settings["every"]) if n is None else record.Windows(n)
-    pace = record.Every(n or settings["every"])
+    every = settings["every"]
     sinks: list[record.Sink] = [
-        record.JsonLines(folder / RECORD, policy, FIELDS, append=True),
-        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped", "late", "bad"), append=True),
+        record.JsonLines(folder / RECORD, every, FIELDS, append=True),
+        record.JsonLines(folder / SPEED, every, ("step", "seconds", "dropped", "late", "bad"), append=True),
     ]
     if settings["predictions"] != "none":
-        names = None if opened.classes is None else _Classes(opened.stream)
+        tables = (one for one in _inner(opened.stream) if hasattr(one, "classes"))
+        table = None if opened.classes is None else next(tables, None)
+        names = None if table is None else lambda: table.classes
         sinks.append(record.Predictions(folder / f"predictions.{settings['predictions']}", names, append=True))
     if settings["tensorboard"]:
-        sinks.append(record.TensorBoard(folder / BOARD, pace, FIELDS))
+        sinks.append(record.TensorBoard(folder / BOARD, every, FIELDS))
     return sinks

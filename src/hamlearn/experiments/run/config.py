@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -16,9 +15,6 @@ from hamlearn.experiments.run.tables import RIVER, SECTIONS, TABULAR, Table, tab
 Config = dict[str, dict[str, Any]]
 """Sections to keys to values; defaults are filled in, except in `[stream]`."""
 
-ABOUT = "run.json"
-"""The file of a run folder that says, among other things, where the run's configuration file was."""
-
 
 def load(path: Path) -> Config:
     """Read and check a configuration file; paths in it are relative to its folder.
@@ -28,9 +24,6 @@ def load(path: Path) -> Config:
     """
     config = check(read(path))
     folder = path.absolute().parent
-    if (folder / ABOUT).is_file():
-        # A copy, as a run folder holds it.
-        folder = Path(json.loads((folder / ABOUT).read_text("utf-8"))["origin"])
     for section, name in (("stream", "path"), ("run", "out")):
         if name in config[section]:
             config[section][name] = str(folder / config[section][name])

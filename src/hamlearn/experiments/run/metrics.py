@@ -2,80 +2,67 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hamlearn.experiments.run.keys import not_allowed
-from hamlearn.record import Sink
-from hamlearn.record.fields import Moment, Row
+from hamlearn.record import Recorder, Sink
+from hamlearn.record.fields import Row
+from hamlearn.record.recorder import Moment
 
 
 class Exporter(Sink):
-    """Keeps the newest figures of a run, read once a second, and serves them to Prometheus.
+    """Shows the newest figures of a run, read once a second, to Prometheus on this machine.
 
     Args:
+        port: At which this machine, and no other, finds `/metrics`.
         checkpoint: The file whose age is shown.
-        port: At which this machine, and no other, finds them; `None` serves nothing.
     """
 
-    kept = False
+    def __init__(self, port: int, checkpoint: Path) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge
 
-    def __init__(self, checkpoint: Path, port: int | None) -> None:
-        super().__init__(None, ("step", "loss", "diverging"))
-        self._checkpoint, self._port = checkpoint, port
-        self._row: Row = {}
-        self._next = 0.0
+        super().__init__(1, ("step", "loss"))
+        self._port, self._next, self._step = port, 0.0, 0
+        self._registry = CollectorRegistry()
+        known: dict[str, Any] = {"registry": self._registry}
+        self._samples = Counter("hamlearn_samples", "Samples taken.", **known)
+        self._loss = Gauge("hamlearn_loss", "Loss of the newest sample.", **known)
+        about = "Metrics, of the learner and of baselines."
+        self._scores = Gauge("hamlearn_score", about, labelnames=["metric"], **known)
+        age = Gauge("hamlearn_checkpoint_age_seconds", "Seconds since the last checkpoint.", **known)
+        age.set_function(lambda: time.time() - checkpoint.stat().st_mtime if checkpoint.exists() else math.nan)
+
+    def open(self, recorder: Recorder) -> None:
+        """Answer requests in a thread."""
+        from prometheus_client import start_http_server
+
+        super().open(recorder)
+        try:
+            self._server, self._thread = start_http_server(self._port, "127.0.0.1", self._registry)
+        except OSError as error:
+            raise not_allowed("--metrics-port", self._port, f"{error}. Give another port.") from error
 
     def take(self, moment: Moment) -> None:
         """Read the figures if a second has passed."""
-        if self._port is not None and time.monotonic() >= self._next:
-            self._row, self._next = moment.row(self.fields), time.monotonic() + 1
+        if time.monotonic() >= self._next:
+            self.put(moment.row(self.fields))
+            self._next = time.monotonic() + 1
 
     def put(self, row: Row) -> None:
-        """Not used: rows are not kept."""
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Answer requests in a thread."""
-        if self._port is None:
-            yield
-            return
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type]
-        try:
-            server, thread = start_http_server(self._port, "127.0.0.1", registry)
-        except OSError as error:
-            raise not_allowed("--metrics-port", self._port, f"{error}. Give another port.") from error
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-    def collect(self) -> Iterator[object]:
-        """The figures in the form of `prometheus_client`, which calls this at each request."""
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-
-        row = dict(self._row)
-        yield CounterMetricFamily("hamlearn_samples", "Samples taken.", value=row.pop("step", 0))
-        diverging = row.pop("diverging", None) is not None
-        yield GaugeMetricFamily("hamlearn_diverging", "1 while the run diverges.", value=int(diverging))
-        loss = row.pop("loss", None)
+        """Show these figures."""
+        step, loss = row.pop("step"), row.pop("loss")
+        self._samples.inc(step - self._step)
+        self._step = step
         if loss is not None:
-            yield GaugeMetricFamily("hamlearn_loss", "Loss of the newest sample.", value=loss)
-        scores = GaugeMetricFamily(
-            "hamlearn_score", "Metrics, of the learner and of baselines.", labels=["metric"]
-        )
+            self._loss.set(loss)
         for name, value in row.items():
-            scores.add_metric([name], value)
-        yield scores
-        if self._checkpoint.exists():
-            age = time.time() - self._checkpoint.stat().st_mtime
-            yield GaugeMetricFamily(
-                "hamlearn_checkpoint_age_seconds", "Seconds since the last checkpoint.", value=age
-            )
+            self._scores.labels(name).set(value)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

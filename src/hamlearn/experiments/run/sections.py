@@ -69,7 +69,6 @@ class Records:
 
     Args:
         every: Samples from one row of the record to the next.
-        windows: Samples that a row sums up, instead of `every`.
         metrics: Of River, scored before each sample is learned; if left out, `MAE` or `Accuracy`, by the loss. F1,
             Recall and others that have a positive class count class 1: the second in `stream.classes`.
         metric_window: Samples of a second score, over the newest alone.
@@ -80,7 +79,6 @@ class Records:
     """
 
     every: Count = 50
-    windows: Count | None = None
     metrics: list[str] | None = None
     metric_window: Count = 200
     predictions: Literal["csv", "parquet", "none"] = "csv"
