@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from hamlearn.errors import DataError, DownloadError
-from hamlearn.experiments.data import cache as module
 from hamlearn.experiments.data import cache_folder, download, load, official
-from hamlearn.experiments.data.cache import ARCHIVE, IMAGES, LABELS, REVIEWS, VECTORS
+from hamlearn.experiments.data.official import ADDRESSES, ARCHIVE, CHECKSUMS, IMAGES, LABELS, REVIEWS, VECTORS
 from tests.experiments.data import made
 from tests.experiments.data.real import DATA, needs_mnist
 
@@ -43,7 +42,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def files(server, tmp_path, monkeypatch):
-    """Small files of our own in the form of the official ones, on the server; the first address has nothing."""
+    """Small files of our own in the form of the official ones, on the server."""
     u, labels = made.images()
     contents = {IMAGES: u, LABELS: labels, REVIEWS: made.tar(), ARCHIVE: made.zipped()}
     root = f"http://127.0.0.1:{server.server_address[1]}"
@@ -51,20 +50,20 @@ def files(server, tmp_path, monkeypatch):
         target = tmp_path / "place" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-        monkeypatch.setitem(module.ADDRESSES, path, (f"{root}/nowhere/{path}", f"{root}/{path}"))
+        monkeypatch.setitem(ADDRESSES, path, f"{root}/{path}")
     for path, content in {**contents, VECTORS: made.vectors()}.items():
-        monkeypatch.setitem(module.CHECKSUMS, path, f"sha256:{hashlib.sha256(content).hexdigest()}")
+        monkeypatch.setitem(CHECKSUMS, path, f"sha256:{hashlib.sha256(content).hexdigest()}")
 
 
 def left(cache):
     return sorted(path.relative_to(cache).as_posix() for path in cache.rglob("*.*"))
 
 
-def test_mnist_is_fetched_once_from_the_first_address_that_has_it(server, files, tmp_path):
+def test_mnist_is_fetched_once(server, files, tmp_path):
     cache = download("MNIST", tmp_path / "cache")
     assert left(cache) == [IMAGES, LABELS]
     assert official.mnist(cache).labels == [n % 10 for n in range(100)]
-    assert server.asked == [f"/nowhere/{IMAGES}", f"/{IMAGES}", f"/nowhere/{LABELS}", f"/{LABELS}"]
+    assert server.asked == [f"/{IMAGES}", f"/{LABELS}"]
     server.asked.clear()
     download("MNIST", tmp_path / "cache")
     assert server.asked == []
@@ -97,7 +96,7 @@ def test_a_file_with_a_wrong_checksum_is_an_error_and_leaves_nothing(files, tmp_
     (tmp_path / "place" / IMAGES).write_bytes(b"another file")
     with pytest.raises(DownloadError) as caught:
         download("MNIST", tmp_path / "cache")
-    for part in ("404", module.ADDRESSES[IMAGES][1], module.CHECKSUMS[IMAGES].partition(":")[2], "'embedded'"):
+    for part in (ADDRESSES[IMAGES], CHECKSUMS[IMAGES].partition(":")[2], "'embedded'"):
         assert part in str(caught.value)
     assert left(tmp_path / "cache") == []
 
@@ -110,7 +109,7 @@ def test_a_cache_that_cannot_be_made_is_named(files, tmp_path):
 
 def test_without_network_the_error_says_where_to_save_the_file(monkeypatch, tmp_path):
     monkeypatch.setenv("HAMLEARN_CACHE", str(tmp_path))
-    monkeypatch.setitem(module.ADDRESSES, IMAGES, ("http://127.0.0.1:9/x",))
+    monkeypatch.setitem(ADDRESSES, IMAGES, "http://127.0.0.1:9/x")
     with pytest.raises(DownloadError, match=rf"save it as {tmp_path}/{IMAGES}; or take the source 'embedded'"):
         load("MNIST", "official")
 
@@ -124,9 +123,9 @@ def test_the_cache_is_where_the_variable_says_or_the_users_own(monkeypatch, tmp_
 
 
 def test_the_official_addresses_end_as_the_paths_in_the_cache():
-    for path, urls in module.ADDRESSES.items():
-        assert {url.rsplit("/", 1)[1] for url in urls} == {Path(path).name}
-        assert all(url.startswith("https://") for url in urls)
+    for path, url in ADDRESSES.items():
+        assert url.startswith("https://")
+        assert url.endswith(f"/{Path(path).name}")
 
 
 @needs_mnist

@@ -9,8 +9,7 @@ from torch import nn
 
 from hamlearn.errors import ConfigError, DataError
 from hamlearn.experiments.data import Name, load
-from hamlearn.experiments.data.cache import CHECKSUMS
-from hamlearn.experiments.data.corpus import reviews, word_vectors
+from hamlearn.experiments.data.official import CHECKSUMS
 from hamlearn.experiments.data.readers import read_csv, tokens
 from tests.experiments.data.real import DATA, needs_imdb, needs_mnist
 
@@ -135,21 +134,17 @@ def test_a_choice_that_does_not_exist_is_named(arguments, says):
         load(**arguments)
 
 
-def test_the_made_up_reviews_are_balanced_varied_and_mixed():
-    lengths = [len(words) for words, _ in reviews()]
+def test_the_made_up_reviews_are_varied_and_mixed():
+    data = load("IMDb")
+    lengths = [u.shape[1] for u in data.inputs]
     assert 15 <= min(lengths) < 20 < 55 < max(lengths) <= 60
-    assert len({words for words, _ in reviews()}) == 100
-    vectors = word_vectors()
+    assert len({u.numpy().tobytes() for u in data.inputs}) == 100
     # Words of praise have the larger part along the mean of praise minus blame, but not in all reviews.
-    lean = (
-        vectors["superb"]
-        + vectors["charming"]
-        + vectors["witty"]
-        - vectors["dull"]
-        - vectors["bad"]
-        - vectors["weak"]
-    )
-    contrary = sum((sum(float(vectors[word] @ lean) for word in words) > 0) != label for words, label in reviews())
+    means = [
+        torch.cat([u[0] for u, t in zip(data.inputs, data.targets, strict=True) if t == k]).mean(0) for k in (0, 1)
+    ]
+    sums = [float((u[0] @ (means[1] - means[0])).sum()) > 0 for u in data.inputs]
+    contrary = sum(bool(t) != found for t, found in zip(data.targets, sums, strict=True))
     assert 0 < contrary < 50
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.data import embedded, official
-from hamlearn.experiments.data.cache import cache_folder, download
+from hamlearn.experiments.data.official import cache_folder, download
 from hamlearn.experiments.data.readers import Raw
 
 Name = Literal["Iris", "MNIST", "IMDb"]

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib import resources
+from random import Random
+
 import torch
+from torch import Tensor
 from torch.nn.functional import interpolate
 
-from hamlearn.experiments.data import corpus
 from hamlearn.experiments.data.readers import Raw, first_of_each
+
+SIZE = 50
+"""Numbers per word, as in the GloVe vectors of the paper."""
+_SEED = 1936
+_LEAN = 0.4
+"""How far a word of praise or blame is moved along the common direction."""
 
 
 def iris() -> Raw:
@@ -35,9 +45,24 @@ def digits() -> Raw:
 
 
 def reviews() -> Raw:
-    """The small made-up corpus, each review as the vectors of its words."""
-    vectors = corpus.word_vectors()
-    found = corpus.reviews()
-    values = [torch.stack([vectors[word] for word in words]) for words, _ in found]
+    """The small made-up corpus: 50 reviews of blame (0) and 50 of praise (1) by turns, as vectors of their words."""
+    corpus = tomllib.loads(resources.files(__package__).joinpath("corpus.toml").read_text("utf-8"))
+    vectors = word_vectors({kind: corpus[kind].split() for kind in ("praise", "blame", "other")})
+    values = [torch.stack([vectors[word] for word in text.split()]) for text in corpus["reviews"]]
     description = "100 made-up short reviews with made-up word vectors (embedded stand-in for IMDb and GloVe)"
-    return Raw(description, values, [label for _, label in found], 2)
+    return Raw(description, values, [number % 2 for number in range(len(values))], 2)
+
+
+def word_vectors(words: dict[str, list[str]]) -> dict[str, Tensor]:
+    """A vector of 50 numbers (float64) for each word of `praise`, `blame` and `other`.
+
+    Numbers are uniform in [-1, 1]; words of praise lean along one common direction, words of blame against it.
+    """
+    random = Random(_SEED)
+    direction = torch.tensor([random.choice((-_LEAN, _LEAN)) for _ in range(SIZE)], dtype=torch.float64)
+    lean = {word: {"praise": 1, "blame": -1, "other": 0}[kind] for kind, known in words.items() for word in known}
+    return {
+        word: torch.tensor([random.uniform(-1, 1) for _ in range(SIZE)], dtype=torch.float64)
+        + lean[word] * direction
+        for word in sorted(lean)
+    }
