@@ -16,8 +16,8 @@ from hamlearn.experiments.data import load
 from hamlearn.experiments.folder import LOCK
 from hamlearn.experiments.models import MODELS
 from hamlearn.experiments.reproduce import Settings, reproduce, results
+from hamlearn.experiments.reproduce.command import train
 from hamlearn.experiments.reproduce.plan import plan
-from hamlearn.experiments.reproduce.train import train
 from hamlearn.experiments.scenarios import SCENARIOS
 from tests.cli import invoke, plain
 

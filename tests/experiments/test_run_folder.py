@@ -132,9 +132,9 @@ def test_a_folder_without_a_run_and_a_broken_configuration_are_named(config, tmp
     with pytest.raises(ConfigError, match=r"has no checkpoint\.safetensors: give a folder"):
         reopen(tmp_path)
     run(config, out=tmp_path / "out", progress=False)
-    (tmp_path / "out" / "config.toml").write_text("[stream")
+    (tmp_path / "out" / "config.json").write_text("{")
     for use in (reopen, report):
-        with pytest.raises(ConfigError, match=r"config\.toml is not TOML"):
+        with pytest.raises(ConfigError, match=r"config\.json is not what hamlearn run wrote"):
             use(tmp_path / "out")
 
 

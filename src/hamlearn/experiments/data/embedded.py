@@ -45,7 +45,7 @@ def digits() -> Raw:
 
 
 def reviews() -> Raw:
-    """The small made-up corpus: 50 reviews of blame (0) and 50 of praise (1) by turns, as vectors of their words."""
+    """The small made-up corpus: blame (0) and praise (1) by turns, each review as the vectors of its words."""
     corpus = tomllib.loads(resources.files(__package__).joinpath("corpus.toml").read_text("utf-8"))
     vectors = word_vectors({kind: corpus[kind].split() for kind in ("praise", "blame", "other")})
     values = [torch.stack([vectors[word] for word in text.split()]) for text in corpus["reviews"]]

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, cast
 
+import torch
+from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hamlearn.experiments.comparison import Run
-from hamlearn.experiments.data import load
+from hamlearn.errors import HamlearnError
+from hamlearn.experiments.comparison import Run, train_hl, train_sgd
+from hamlearn.experiments.data import Dataset, load
 from hamlearn.experiments.folder import alone_in
-from hamlearn.experiments.reproduce import figures, report, results
+from hamlearn.experiments.models import MODELS, Implementation
+from hamlearn.experiments.reproduce import figures, results
 from hamlearn.experiments.reproduce.plan import Job, Settings, plan
-from hamlearn.experiments.reproduce.train import train_all
+
+
+class WorkerError(HamlearnError, RuntimeError):
+    """A process that trained ended before its work was done."""
 
 
 def reproduce(settings: Settings, out: Path, processes: int = 1, console: Console | None = None) -> bool:
@@ -50,8 +53,8 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
         results.write_table(out / "table.csv", rows)
         results.write_curves(out / "curves.csv", runs)
         pictures = figures.draw_both(out, [row for row in rows if row.job.dtype == settings.dtypes[0]], settings)
-        report.write_page(out / "report.html", settings, data, rows, pictures)
-        report.show(console, settings, rows)
+        results.write_page(out / "report.html", settings, data, rows, pictures)
+        results.show(console, settings, rows)
         misses = [miss for row in rows for miss in row.misses]
         verdict = f"[red]{len(misses)} checks missed.[/]" if misses else f"[green]All {len(rows)} cells passed.[/]"
         seconds = time.monotonic() - begin
@@ -61,13 +64,62 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
 
 def _train(jobs: Sequence[Job], processes: int, console: Console) -> dict[Job, Run]:
     """Train, with a progress bar if there is a terminal."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    text, found = TextColumn("{task.description}"), dict[Job, Run]()
-    with Progress(*columns, text, console=console, transient=True, disable=not console.is_terminal) as progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    found: dict[Job, Run] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=len(jobs))
         # Backwards, since the long runs, of recurrent nets and in float64, come last in the tables.
-        with contextlib.closing(train_all(jobs[::-1], processes)) as finished:
+        with contextlib.closing(_train_all(jobs[::-1], processes)) as finished:
             for job, run in finished:
                 found[job] = run
                 progress.update(task, advance=1, description=" ".join(job.cell))
     return {job: found[job] for job in jobs}
+
+
+def _train_all(jobs: Sequence[Job], processes: int) -> Generator[tuple[Job, Run], None, None]:
+    """Train, and yield each job with its run when it is finished; one process trains in this one."""
+    parallel = Parallel(
+        n_jobs=processes,
+        return_as="generator_unordered",
+        pre_dispatch="n_jobs",
+        batch_size=1,
+        # Seconds after which a process without work ends, also when this one was killed.
+        idle_worker_timeout=10,
+    )
+    try:
+        yield from parallel(delayed(train)(job) for job in jobs)
+    except TerminatedWorkerError as error:
+        raise WorkerError(
+            f"a process that trained ended early ({error}). If memory ran out, use fewer --jobs."
+        ) from error
+
+
+def train(job: Job) -> tuple[Job, Run]:
+    """Train as the job says."""
+    with _one_thread():
+        data = _load(job.data, job.source, job.dtype, job.seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(job.seed)
+            module = MODELS[job.model].make(data.classes).to(getattr(torch, job.dtype))
+        pairs = list(zip(data.inputs, data.targets, strict=True))
+        if job.length is not None:
+            pairs = [(u[:, : job.length], target) for u, target in pairs]
+        if job.how == "SGD":
+            return job, train_sgd(module, pairs, job.epochs, job.scenario)
+        return job, train_hl(module, pairs, job.epochs, job.scenario, cast(Implementation, job.how))
+
+
+@lru_cache
+def _load(name: Any, source: str, dtype: str, seed: int) -> Dataset:
+    return load(name, source, dtype=getattr(torch, dtype), seed=seed)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    # Sums over several threads would depend on their number; and processes would slow each other down.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

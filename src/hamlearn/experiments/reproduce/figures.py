@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 
 from hamlearn.experiments.models import EPOCHS, MODELS
 from hamlearn.experiments.reproduce.plan import Settings
-from hamlearn.experiments.reproduce.report import conditions
-from hamlearn.experiments.reproduce.results import Row
+from hamlearn.experiments.reproduce.results import Row, conditions
 from hamlearn.experiments.scenarios import SCENARIOS
 
 COLORS = dict(zip(SCENARIOS, ("#0072b2", "#e69f00", "#009e73", "#cc79a7"), strict=True))
