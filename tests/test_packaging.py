@@ -160,11 +160,8 @@ def test_the_library_works_without_its_extras():
         "matplotlib",
         "scipy",
         "prometheus_client",
-        "sse_starlette",
         "pooch",
         "joblib",
-        "mlflow",
-        "wandb",
     ]
     code = WITHOUT_EXTRAS.replace("EXTRAS", repr(extras))
     assert run(sys.executable, "-c", code) == "3\n"

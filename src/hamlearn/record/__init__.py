@@ -5,18 +5,17 @@ from hamlearn.record.page import html
 from hamlearn.record.predictions import Predictions
 from hamlearn.record.progress import Progress
 from hamlearn.record.recorder import Memory, Recorder, Sink
-from hamlearn.record.trackers import MLflow, TensorBoard, WandB
+from hamlearn.record.trackers import TensorBoard, Tracker
 
 __all__ = [
     "JsonLines",
-    "MLflow",
     "Memory",
     "Predictions",
     "Progress",
     "Recorder",
     "Sink",
     "TensorBoard",
-    "WandB",
+    "Tracker",
     "html",
     "read",
 ]

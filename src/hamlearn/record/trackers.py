@@ -1,15 +1,10 @@
-"""Experiment trackers as sinks: TensorBoard, MLflow, and Weights & Biases.
-
-The runs of MLflow and of Weights & Biases are the caller's to start, to name, to continue and to end.
-"""
+"""Experiment trackers as sinks: any that takes numbers and a step, and TensorBoard."""
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hamlearn.errors import ConfigError, install
@@ -18,30 +13,36 @@ from hamlearn.record.recorder import Sink
 
 
 class Tracker(Sink):
-    """The numbers of rows, for a library of the class.
+    """Rows as metrics of an experiment tracker: the function of MLflow, of Weights & Biases, or of another.
+
+    The run of the tracker is the caller's to start, to name, to continue and to end.
 
     Args:
+        log: Called with a mapping from names to numbers, and `step=`: `mlflow.log_metrics`, or `wandb.log`.
         every: Write every so many-th step.
         fields: The measured values.
+
+    Example:
+        >>> seen = []
+        >>> sink = Tracker(lambda numbers, step: seen.append((step, numbers)), every=1000, fields=("loss",))
+        >>> sink.put({"step": 1000, "loss": 0.5, "MAE (window)": 0.25})
+        >>> seen
+        [(1000, {'loss': 0.5, 'MAE window': 0.25})]
     """
 
-    package, extra = "", ""
-
-    def __init__(self, every: int = 100, fields: Iterable[str] = DEFAULT) -> None:
+    def __init__(self, log: Callable[..., Any], every: int = 100, fields: Iterable[str] = DEFAULT) -> None:
         super().__init__(every, (*fields, "step"))
-        try:
-            self._library: Any = importlib.import_module(self.package)
-        except ImportError as error:
-            raise ConfigError(f"{type(self).__name__} needs {self.extra}: {install(self.extra)}") from error
+        self._log = log
 
     def put(self, row: Row) -> None:
         """Write each number of a row."""
-        numbers = {n: v for n, v in row.items() if n != "step" and type(v) in (int, float) and math.isfinite(v)}
-        self._write(numbers, row["step"])
-
-    @abstractmethod
-    def _write(self, numbers: dict[str, float], step: int) -> None:
-        """Write the numbers of a step."""
+        # MLflow does not take brackets in names.
+        numbers = {
+            name.replace("(", "").replace(")", ""): value
+            for name, value in row.items()
+            if name != "step" and type(value) in (int, float) and math.isfinite(value)
+        }
+        self._log(numbers, step=row["step"])
 
 
 class TensorBoard(Tracker):
@@ -58,19 +59,22 @@ class TensorBoard(Tracker):
         ('loss', 'step')
     """
 
-    package, extra = "torch.utils.tensorboard", "tensorboard"
     kept = True
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 100, fields: Iterable[str] = DEFAULT) -> None:
-        super().__init__(every, fields)
-        self._folder, self._step = os.fspath(folder), 0
+        super().__init__(self._write, every, fields)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(f"TensorBoard needs tensorboard: {install('tensorboard')}") from error
+        self._open = lambda purge: SummaryWriter(os.fspath(folder), purge_step=purge)
         self._writer: Any = None
+        self._step = 0
 
     def _write(self, numbers: dict[str, float], step: int) -> None:
         if self._writer is None:
             # Rows that were written after the checkpoint of a resumed run are hidden.
-            purge = self._step + 1 if self._step else None
-            self._writer = self._library.SummaryWriter(self._folder, purge_step=purge)
+            self._writer = self._open(self._step + 1 if self._step else None)
         for name, value in numbers.items():
             self._writer.add_scalar(f"hamlearn/{name}", value, step)
         self._step = step
@@ -89,35 +93,3 @@ class TensorBoard(Tracker):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the step of the checkpoint."""
         self._step = int(state["step"])
-
-
-class MLflow(Tracker):
-    """Rows as metrics of the active MLflow run (extra `mlflow`), as `mlflow.log_metrics` finds or starts it.
-
-    Example:
-        >>> import mlflow  # doctest: +SKIP
-        >>> with mlflow.start_run(run_name="pump"):  # doctest: +SKIP
-        ...     sink = MLflow(every=1000)
-    """
-
-    package, extra = "mlflow", "mlflow"
-
-    def _write(self, numbers: dict[str, float], step: int) -> None:
-        # MLflow does not take brackets in names.
-        named = {name.replace("(", "").replace(")", ""): value for name, value in numbers.items()}
-        self._library.log_metrics(named, step=step)
-
-
-class WandB(Tracker):
-    """Rows as metrics of the run of Weights & Biases (extra `wandb`) that `wandb.init` has started.
-
-    Example:
-        >>> import wandb  # doctest: +SKIP
-        >>> with wandb.init(project="pump", mode="offline"):  # doctest: +SKIP
-        ...     sink = WandB(every=1000)
-    """
-
-    package, extra = "wandb", "wandb"
-
-    def _write(self, numbers: dict[str, float], step: int) -> None:
-        self._library.log(numbers, step=step)
