@@ -40,10 +40,10 @@ def plain(value: Any) -> Any:
     if type(value) in _SEQUENCES.values():
         return {type(value).__name__: [plain(item) for item in value]}
     if isinstance(value, nn.Module):
-        # torchmetrics: its own state, and the count that it asks for before it computes.
+        # A metric of torchmetrics: its own state, and the count that it asks for before it computes.
         if type(value).__module__.startswith("torchmetrics.wrappers"):
             raise NotPlainError("wrappers of torchmetrics do not save what they wrap")
-        value.persistent(True)
+        value.persistent(True)  # type: ignore[operator]
         return {"module": [value.update_count, plain(dict(value.state_dict()))]}
     if hasattr(value, "__dict__") and not callable(value):
         return {"vars": {name: plain(getattr(value, name)) for name in _own(value)}}

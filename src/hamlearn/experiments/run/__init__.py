@@ -4,7 +4,6 @@ from hamlearn.experiments.run.command import run
 from hamlearn.experiments.run.folder import (
     CHECKPOINT,
     RECORD,
-    REPORT,
     RESULT,
     RESUMED,
     SPEED,
@@ -14,7 +13,7 @@ from hamlearn.experiments.run.folder import (
     report,
 )
 from hamlearn.experiments.run.opened import Opened, describe
-from hamlearn.experiments.run.result import Result
+from hamlearn.experiments.run.result import REPORT, Result
 
 __all__ = [
     "CHECKPOINT",
