@@ -465,5 +465,12 @@ def carry_along(learner: Learner, parts: Mapping[str, Any]) -> None:
     learner._reader.carry(parts)
 
 
+def ask_norms(learner: Learner, names: Sequence[str]) -> None:
+    """Have reports of compiled blocks tell norms of h, z, ω and θ: to look at each state would repeat steps."""
+    system = learner._eager.parts.system
+    learned = len(system.theta) == sum(1 for _ in learner.network.parameters())
+    learner._eager.norms = tuple(name for name in names if name != "theta" or learned)
+
+
 _MADE = {"_eager", "_reader", "_blocks"}
 """Attributes that a copy has by being made, and by its state."""

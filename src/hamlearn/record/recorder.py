@@ -10,6 +10,8 @@ from typing import Any, Self, TypeVar
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.evaluate import Evaluation
+from hamlearn.learner import Learner
+from hamlearn.learner.learner import ask_norms
 from hamlearn.record.fields import DEFAULT, NORMS, Field, Row, fields_of, norms
 
 T = TypeVar("T")
@@ -36,8 +38,10 @@ class Moment:
         if name not in self._measured:
             recorder = self._recorder
             if name in NORMS:
-                # All that any sink asks for.
-                self._measured |= norms(recorder.learner, recorder.norms)
+                # All that any sink asks for; a compiled step may have measured them.
+                found = getattr(self.report, "norms", {})
+                known = all(name in found for name in recorder.norms)
+                self._measured |= found if known else norms(recorder.learner, recorder.norms)
             else:
                 self._measured[name] = recorder.fields[name](self.report, recorder.learner)
         return self._measured[name]
@@ -178,6 +182,8 @@ class Recorder:
         self.step = 0
         for sink in sinks:
             sink.open(self)
+        if isinstance(learner, Learner):
+            ask_norms(learner, self.norms)
 
     def check(self, names: Iterable[str]) -> None:
         """Take note of fields that will be asked for; raise `ConfigError` for one that is not known."""
@@ -203,6 +209,8 @@ class Recorder:
 
     def close(self) -> None:
         """Close all sinks."""
+        if isinstance(self.learner, Learner):
+            ask_norms(self.learner, ())
         for sink in self._sinks:
             sink.close()
 

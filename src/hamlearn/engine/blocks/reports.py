@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.recorded import BlockResult
+from hamlearn.engine.recorded import NORM, BlockResult
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.reader import Progress
@@ -36,6 +36,15 @@ class PendingBlock:
         self.block, self.plan, self.ran, self.undo, self.before = block, plan, ran, undo, before
         self.count = block.count
         self.delivered = 0
+
+    @cached_property
+    def norms(self) -> dict[str, list[float] | None]:
+        """Norms of groups of the carry after each step, if they were asked for; `None` of an empty one."""
+        return {
+            name.removeprefix(NORM): rows[0].double().sqrt().tolist() if rows else None
+            for name, rows in self.ran.kept.items()
+            if name.startswith(NORM)
+        }
 
     @cached_property
     def losses(self) -> Sequence[Tensor]:
@@ -97,6 +106,13 @@ class BlockReport(StepReport):
         """L(y, target)."""
         losses = self._block.losses
         return losses[self._index] if losses and self._block.block.has_target(self._index) else None
+
+    @property
+    def norms(self) -> dict[str, float | None]:
+        """Norms of the carry after the step, if asked for; none at the end of a sequence, where it begins again."""
+        if self._block.block.ends(self._index):
+            return {}
+        return {name: rows and rows[self._index] for name, rows in self._block.norms.items()}
 
     @property
     def sample(self) -> Sample:

@@ -15,7 +15,7 @@ from hamlearn.engine.blocks.runner import BlockRunner, Undo
 from hamlearn.engine.eager.parts import LearnerParts
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
-from hamlearn.engine.recorded import BlockResult, Engine, ReferenceStep, UnsupportedError, Watch
+from hamlearn.engine.recorded import NORM, BlockResult, Engine, ReferenceStep, UnsupportedError, Watch
 from hamlearn.integrators import Euler
 from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block
@@ -62,7 +62,8 @@ class StepRunner(BlockRunner):
         engine, eager, first = self.engine, self.eager, block.sample(0)
         start, fresh = self.parts.met(eager.state, first.u), block.begins(eager.state.fresh, block.count)
         reference = ReferenceStep(lambda: eager.rehearse(first), self.parts.network)
-        ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference, self.keep)
+        keep = (*self.keep, *(NORM + name for name in eager.norms))
+        ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference, keep)
         known = lambda: (None, known_in(block))  # noqa: E731
         return ran, good_steps(ran, block.count, self.parts.watch, self.parts.system.theta, known)
 

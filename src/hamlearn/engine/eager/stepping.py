@@ -68,7 +68,10 @@ class EagerEngine:
         state: Where the learner is between two samples.
         seed: Of the random numbers of compiled steps. It follows from PyTorch's generator as it is now.
         led_to: Where the last step led to; at a boundary, before the state returned to h0.
+        norms: Groups of the carry whose norms compiled steps report.
     """
+
+    norms: tuple[str, ...] = ()
 
     def __init__(self, parts: LearnerParts, reader: Reader, late: int) -> None:
         self.parts, self.reader = parts, reader

@@ -4,10 +4,11 @@ from hamlearn.engine.recorded.eager_reference import EagerReference, Groups, Ref
 from hamlearn.engine.recorded.echo import EchoEngine
 from hamlearn.engine.recorded.engine import BlockResult, Engine, HeldTensors, Pace
 from hamlearn.engine.recorded.recorder import named
-from hamlearn.engine.recorded.trace import Watch
+from hamlearn.engine.recorded.trace import NORM, Watch
 from hamlearn.loops import UnsupportedError
 
 __all__ = [
+    "NORM",
     "BlockResult",
     "EagerReference",
     "EchoEngine",

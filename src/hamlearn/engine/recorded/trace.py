@@ -34,6 +34,10 @@ Specs = tuple[trees.Spec, trees.Spec, trees.Spec]
 """Structures of h, of an input and of a target."""
 
 
+NORM = "norm of "
+"""Before the name of a carried group, of which each step gives the squared norm."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """What the samples of a block have, and so what a step has to handle.
@@ -42,7 +46,7 @@ class Variant:
         targets: Some have a target; those without one enter with φ = 0.
         fresh: A flag says whether a sample begins a sequence.
         watch: What each step counts the entries of that are not finite.
-        keep: Carried groups that each step also gives as results.
+        keep: Carried groups that each step also gives as results; of `NORM` and a name, its squared norm alone.
     """
 
     targets: bool
@@ -187,7 +191,7 @@ class OrderStep(RecordedStep):
             # Without a target an input shows nowhere but in running statistics.
             watched += given["u"]
         loss, coupling = ([] if x is None else [x] for x in (outcome.loss, outcome.coupling))
-        kept = {f"kept_{name}": carried[name] for name in self.variant.keep}
+        kept = {f"kept_{name}": _kept(carried, name) for name in self.variant.keep}
         return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults), **kept}
 
     def _if_known(
@@ -263,3 +267,9 @@ def mark(watched: Sequence[Tensor], faults: Sequence[Tensor]) -> list[Tensor]:
     for count in marks[1:]:
         total = total + count
     return [total]
+
+
+def _kept(carried: Groups, name: str) -> list[Tensor]:
+    """A carried group, or the sum of its squares; nothing of one that is empty."""
+    leaves = carried[name.removeprefix(NORM)]
+    return [torch.stack([(x * x).sum() for x in leaves]).sum()] if name.startswith(NORM) and leaves else leaves
