@@ -109,7 +109,7 @@ class BlockReport(StepReport):
 
     @property
     def norms(self) -> dict[str, float | None]:
-        """Norms of the carry after the step, if asked for; none at the end of a sequence, where it begins again."""
+        """Norms of the carry after the step, if asked for; none at the end of a sequence, which begins again."""
         if self._block.block.ends(self._index):
             return {}
         return {name: rows and rows[self._index] for name, rows in self._block.norms.items()}
