@@ -106,7 +106,9 @@ class _Page(BaseHTTPRequestHandler):
 
 def page(folder: Path) -> str:
     """The HTML of the page, with what is being run once that is known; it asks for its data itself."""
-    config = configuration(folder) if (folder / "config.json").is_file() else None
+    config = None
+    with suppress(ConfigError):
+        config = configuration(folder)
     title = "Run" if config is None else config["run"]["title"]
     return framed(title, STATUS, facts(config) if config else None, HEAD)
 

@@ -93,6 +93,8 @@ def test_a_real_run_that_is_resumed_is_shown_with_its_mark_and_its_title(tmp_pat
     assert (found["status"], found["resumed"]) == ("finished", [100])
     assert "<h1>Hénon &amp; &lt;b&gt;</h1>" in page
     assert "signals.henon" in page
+    (tmp_path / "run" / "config.json").write_text("{")
+    assert "<h1>Run</h1>" in watch.page(tmp_path / "run")
 
 
 def ask(address, path="", method="GET", **headers):

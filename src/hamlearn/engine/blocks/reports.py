@@ -112,7 +112,8 @@ class BlockReport(StepReport):
         """Norms of the carry after the step, if asked for; none at the end of a sequence, which begins again."""
         if self._block.block.ends(self._index):
             return {}
-        return {name: rows and rows[self._index] for name, rows in self._block.norms.items()}
+        rows = self._block.norms.items()
+        return {name: None if norms is None else norms[self._index] for name, norms in rows}
 
     @property
     def sample(self) -> Sample:

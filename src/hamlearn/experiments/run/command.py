@@ -97,7 +97,7 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
             file.write(json.dumps({"step": learner.position}) + "\n")
     total, steps = expected_samples(config, stream), config["run"]["steps"]
     bar = record.Progress(total) if progress else None
-    others = [bar, None if port is None else Exporter(port, folder / CHECKPOINT)]
+    others = [None if port is None else Exporter(port, folder / CHECKPOINT), bar]
     sinks = [*_sinks(opened, folder), *(sink for sink in others if sink is not None)]
     left = None if steps is None else max(steps - learner.position, 0)
     # A broker that waits for a checkpoint must not wait for ever.
