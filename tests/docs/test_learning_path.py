@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from mkdocs.config import load_config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -15,6 +16,18 @@ def test_there_are_eight_tutorials_in_the_nav_in_their_order():
     assert [path.name[0] for path in TUTORIALS] == list("01234567")
     nav = re.findall(r"tutorials/(\d-[\w-]+\.md)", (ROOT / "mkdocs.yml").read_text())
     assert nav == [path.name for path in TUTORIALS]
+
+
+def test_no_section_of_the_navigation_has_more_than_twelve_entries_and_every_page_is_in_it():
+    nav = load_config(str(ROOT / "mkdocs.yml")).nav
+    sections, found = [nav], []
+    while sections:
+        section = sections.pop()
+        assert len(section) <= 12
+        for entry in section:
+            (content,) = entry.values()
+            (found if isinstance(content, str) else sections).append(content)
+    assert sorted(found) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
