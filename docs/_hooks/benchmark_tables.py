@@ -247,21 +247,25 @@ def rates() -> str:
 RATED = ("Phishing", "Bananas", "ImageSegments")
 
 
-def local_on_a_gpu(weights: str, batched: bool) -> str:
+def local_on_a_gpu() -> str:
     """A tick of local layers: kernels, the whole engine, and backpropagation in one CUDA graph."""
     rows = []
     for row in report("local-cuda")["results"]["rows"]:
-        if row["weights"] != weights or (row["batch"] > 1) != batched:
+        if row["weights"] != "float32" or row["batch"] > 1:
             continue
         took, share = row["microseconds"], row["share of copy bandwidth"]
-        graph = took.get("BackPropagation, CUDA graph")
-        name = f"{row['depth']:,} of {row['width']:,}" + (", residual" if row["residual"] else "")
-        name += f", batch {row['batch']}" if batched else ""
         ticks = [
             f"{took[f'{way}, kernel']:.0f} / {took[f'{way}, engine']:.0f}" for way in ("unaligned", "aligned")
         ]
-        shares = f"{share['unaligned']:.0%} / {share['aligned']:.0%}"
-        rows.append([name, f"{graph:,.0f}" if graph else "", f"{took['unaligned, eager']:,.0f}", *ticks, shares])
+        rows.append(
+            [
+                f"{row['depth']:,} of {row['width']:,}" + (", residual" if row["residual"] else ""),
+                f"{took['BackPropagation, CUDA graph']:,.0f}",
+                f"{took['unaligned, eager']:,.0f}",
+                *ticks,
+                f"{share['unaligned']:.0%} / {share['aligned']:.0%}",
+            ]
+        )
     head = ["layers, µs a tick", "BackPropagation", "eager", "unaligned, kernel / engine", "aligned"]
     return table("local-cuda", [*head, "share of copy bandwidth"], rows)
 
@@ -281,9 +285,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "braintrace": braintrace,
     "long memory": long_memory,
     "rates": rates,
-    "local on a GPU": lambda: local_on_a_gpu("float32", batched=False),
-    "local on a GPU in batches": lambda: local_on_a_gpu("float32", batched=True),
-    "local on a GPU in bfloat16": lambda: local_on_a_gpu("bfloat16", batched=False),
+    "local on a GPU": local_on_a_gpu,
 }
 
 
