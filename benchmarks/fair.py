@@ -129,6 +129,7 @@ def measured(place: tuple[str, str], seeds: int, quick: bool) -> dict[str, Any]:
     grid = {rate: statistics.fmean(score(rate, seed) for seed in TUNING[: 1 if quick else 3]) for rate in RATES}
     rate = best(grid, higher=make(span, 0).metric == "accuracy")
     scores = [score(rate, seed) for seed in range(seeds)]
+    finite = torch.tensor([value for value in scores if math.isfinite(value)], dtype=torch.float64)
     task = make(min(steps, TIMED), 0)
     learner = learner_of(rule, task, span, rate, 0)
     learned(learner, task)
@@ -141,9 +142,9 @@ def measured(place: tuple[str, str], seeds: int, quick: bool) -> dict[str, Any]:
         "rate": rate,
         "grid": {f"{rate:g}": value for rate, value in grid.items()},
         "scores": scores,
-        "score": statistics.fmean(scores),
-        # A run that diverged makes both not a number, and the table says so.
-        "standard error": float(torch.tensor(scores).std(correction=min(1, seeds - 1))) / math.sqrt(seeds),
+        "score": float(finite.mean()),
+        "standard error": float(finite.std(correction=min(1, len(finite) - 1))) / math.sqrt(len(finite) or 1),
+        "diverged": seeds - len(finite),
         "microseconds": (time.process_time() - begin) / len(task.u) * 1e6,
     }
 
@@ -189,9 +190,14 @@ def _print(found: dict[str, Any]) -> None:
     for row in found["rows"]:
         by_rule.setdefault(row["name"], []).append(row)
     for name, rows in by_rule.items():
-        cells = (f"{row['score']:.3f} ± {row['standard error']:.3f}" for row in rows)
-        table.add_row(name, *cells, f"{rows[0]['microseconds']:.1f}")
+        table.add_row(name, *map(shown, rows), f"{rows[0]['microseconds']:.1f}")
     Console(width=140).print(table)
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A score with its standard error, and how many runs diverged, which it leaves out."""
+    lost = f" ({row['diverged']} diverged)" if row["diverged"] else ""
+    return f"{row['score']:.3f} ± {row['standard error']:.3f}{lost}"
 
 
 if __name__ == "__main__":

@@ -104,6 +104,19 @@ def compiled(name: str = "stream-single") -> str:
     return table(name, head, rows)
 
 
+def fair() -> str:
+    """Every rule of credit on the same net."""
+    found = report("fair")["results"]
+    rows: dict[str, list[Any]] = {}
+    for row in found["rows"]:
+        if row["name"] not in rows:
+            rows[row["name"]] = [f"{row['microseconds']:.1f} µs"]
+        lost = f" ({row['diverged']} of {found['seeds']} diverged)" if row["diverged"] else ""
+        rows[row["name"]].append(f"{row['score']:.3f} ± {row['standard error']:.3f}{lost}")
+    head = ["rule", *found["tasks"], "a step"]
+    return table("fair", head, ([name, *cells[1:], cells[0]] for name, cells in rows.items()))
+
+
 def estimators() -> str:
     """The default estimators against forests."""
     rows = []
@@ -274,6 +287,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "step": step,
     "compiled": compiled,
     "compiled on a GPU": lambda: compiled("stream-cuda"),
+    "fair": fair,
     "estimators": estimators,
     "sources": sources,
     "live": live,
