@@ -129,7 +129,7 @@ class Hyper:
         weight_decay: float = 0.0,
         tau: float = 1.0,
     ) -> Hyper:
-        """The hyper-parameters with which sequential order follows `torch.optim.SGD` (Appendix oob).
+        """The hyper-parameters with which sequential order follows `torch.optim.SGD` (Appendix D of the paper).
 
         lr = τβ, momentum μ = 1 − τη, dampening ρ = 1 − τφ. PyTorch's momentum buffer starts at the first
         gradient, undampened, hence `phi_first` = 1/τ; and without momentum PyTorch ignores dampening,

@@ -47,6 +47,7 @@ PLAIN = {
     r"\broom for\b|\bshel(f|ves)\b": "space, cache",
     r"\b(go|goes|going|went|gone) on\b": "continue",
     r"\bset aside\b": "frozen",
+    r"\boob\b|\beq:\w+": "a short description and the number in print",
     r"\bset free\b": "released, freed",
     r"\bforthwith\b|\bwhence\b|\bhenceforth\b|\bthereof\b": "a word of today",
     r"\btells? \S+( \S+){0,2} apart\b|\btold apart\b": "distinguish, classify",

@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 import hamlearn as hl
 from tests.cli import invoke
@@ -172,3 +173,17 @@ def test_every_equation_of_the_reference_is_derived_on_a_page_that_links_to_it_a
         assert f"](../api/reference.md#hamlearn.reference.{name})" in derived, name
         (row,) = [line for line in index.splitlines() if f"`{name}`" in line]
         assert "](../explanation/" in row, name
+
+
+def test_the_main_objects_say_what_they_are():
+    def make(hyper):
+        return hl.Learner(hl.Network.feedforward(torch.nn.Linear(2, 1)), torch.nn.functional.mse_loss, hyper)
+
+    learner, hyper = make(hl.Hyper()), hl.Hyper(eta=0.5)
+    assert re.match(
+        r"Learner\(output net with 3 weights, loss=mse_loss, order='sequential', credit=Cleared", repr(learner)
+    )
+    assert repr(hyper).startswith("Hyper(tau=1.0, eta=0.5, beta=0.01")
+    assert "(output): Linear(in_features=2, out_features=1" in repr(learner.network)
+    population = hl.Population(make, hyper, seeds=[0, 1])
+    assert repr(population).startswith("Population(2 members, one stream for all, the first: Learner(output net")

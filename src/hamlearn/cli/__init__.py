@@ -19,7 +19,8 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Hamiltonian Learning: networks that compute and learn over time, forward only.",
+    help="Hamiltonian Learning: networks that compute and learn over time, forward only.\n\n"
+    "Documentation: https://hamlearn.github.io/hamlearn/",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -1,4 +1,4 @@
-"""The paper's six models, as plain modules (Appendix oob)."""
+"""The paper's six models, as plain modules (Appendix D)."""
 
 from __future__ import annotations
 

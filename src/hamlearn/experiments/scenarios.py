@@ -1,4 +1,4 @@
-"""The paper's four settings of gradient learning (Appendix oob)."""
+"""The paper's four settings of gradient learning (Appendix D)."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ class Learner(BaseLearner):
     Args:
         network: State net and output net.
         loss: L(y, target), any function that returns a scalar.
-        hyper: τ, η, β, φ and s.
+        hyper: Step sizes and rates: τ, η, β, φ and s.
         order: `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
             `"parallel"`: all four updates from values at time t. A subclass of `hl.Order`: your own rule.
         credit: What z carries between steps: `Cleared()`, `Forward()` or `Echo()`.
         reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
             each sample, as feed-forward state nets need.
         integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
-        on_nonfinite: What to do where a loss or costate is not finite: `"raise"`, or `"skip"` the sample;
+        on_nonfinite: What to do if a loss or costate is not finite: `"raise"`, or `"skip"` the sample;
             the last good state is kept either way. A skipped sample that ends a sequence still ends it.
             `"ignore"` saves the check.
         late: How many samples that came with an `id` and without a target are kept, to be learned from when

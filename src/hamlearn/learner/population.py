@@ -137,6 +137,10 @@ class Population(Savable):
     def __len__(self) -> int:
         return len(self._members)
 
+    def __repr__(self) -> str:
+        feeds = "one stream for all" if self._streams is None else "a stream for each"
+        return f"Population({len(self)} members, {feeds}, the first: {self._members[0]!r})"
+
     @property
     def position(self) -> int:
         """How many samples of the present stream have been taken; with several streams, the largest number."""

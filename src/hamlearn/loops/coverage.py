@@ -64,7 +64,7 @@ def markdown() -> str:
     found: dict[tuple[str, tuple[torch.dtype, ...]], list[str]] = {}
     for row in coverage():
         found.setdefault((row.group, row.dtypes), []).append(f"`{row.name}`")
-    lines = ["| operations | of | types |", "| --- | --- | --- |"]
+    lines = ["| kind | operations | types |", "| --- | --- | --- |"]
     for (group, dtypes), names in found.items():
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         lines.append(f"| {group} | {', '.join(names)} | {kinds} |")

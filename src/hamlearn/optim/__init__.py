@@ -22,8 +22,8 @@ class HL(Optimizer):
     """Integrates the costate ω of the weights, and the weights, from the gradients of a training loop.
 
     ω ← (1 − τη) ω + τφ g; θ ← θ − τβ ω (Eq. 11, 12), with β = lr/τ, η = (1 − momentum)/τ and
-    φ = (1 − dampening)/τ (Appendix oob). At its own time step it follows `torch.optim.SGD` bit-for-bit, SGD's
-    undampened first step included; by another `rule`, whose β follows the squares of the gradients,
+    φ = (1 − dampening)/τ (Appendix D of the paper). At its own time step it follows `torch.optim.SGD` bit-for-bit,
+    SGD's undampened first step included; by another `rule`, whose β follows the squares of the gradients,
     `torch.optim.Adam`, `AdamW` or `RMSprop`. Where data are unevenly spaced in time, `step(tau=…)` says how long
     ago the previous step was; that is what those cannot do. On the clock of events ω forgets over the gap, by the
     factor momentum^(tau/τ), and each gradient counts once.
