@@ -158,7 +158,7 @@ def test_a_mistake_in_a_configuration_or_a_file_in_place_of_a_folder_is_one_mess
     assert (code, "bete" in message) == (2, True)
 
 
-@pytest.mark.parametrize(("size", "file"), [(100, "config.toml"), (1500, "record.jsonl"), (5000, "record.jsonl")])
+@pytest.mark.parametrize(("size", "file"), [(100, "config.json"), (1500, "record.jsonl"), (5000, "record.jsonl")])
 def test_a_disk_that_is_full_is_one_message_and_exit_code_two_and_the_run_continues_later(
     tmp_path, config, command, size, file
 ):
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_is_one_message_and_exit_code_two_and_the_run_contin
     assert not list((tmp_path / "out").glob(".*.tmp"))
     assert command(*run)[0] == 0
     assert command("run", config, "--out", tmp_path / "whole", "--no-progress")[0] == 0
-    for name in ("record.jsonl", "result.json", "config.toml"):
+    for name in ("record.jsonl", "result.json", "config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
