@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import SampleError
-from hamlearn.estimators.counts import CELLS, ClassCounts, NumberCounts, ranges
+from hamlearn.estimators.counts import CELLS, MOST_COLUMNS, ClassCounts, NumberCounts, ranges
 from hamlearn.loops.bound import Tensors
 
 COARSE = 8
@@ -117,7 +117,7 @@ class Layout:
 
 def fine_bins(numbers: int) -> int:
     """Bins of the finer encoding: fewer for many columns."""
-    return 32 if numbers <= 12 else 16
+    return 32 if numbers <= 12 else 16 if numbers <= MOST_COLUMNS else 8
 
 
 class Encoder:
