@@ -134,13 +134,13 @@ class Classifier(Estimator):
         return out
 
     def _late_proba(self, rows: Rows, labels: Sequence[Any], delay: int) -> np.ndarray:
-        said = []
+        answered = []
         for _, pipeline in self._late(rows, labels, delay):
-            said.append(
+            answered.append(
                 np.zeros(0) if pipeline is None else pipeline.asked_answers[0][0, : len(self._labels)].copy()
             )
         out = np.zeros((len(labels), len(self._labels)), dtype=np.float32)
-        for row, p in enumerate(said):
+        for row, p in enumerate(answered):
             out[row, : len(p)] = p
         return out
 
@@ -156,12 +156,12 @@ class Classifier(Estimator):
         if names is None or names.ndim != 1:
             names = np.empty(len(self._labels), dtype=object)
             names[:] = self._labels
-        said: np.ndarray = np.asarray(probabilities.any(1))
-        if len(names) and said.all():
+        answered: np.ndarray = np.asarray(probabilities.any(1))
+        if len(names) and answered.all():
             return names[probabilities.argmax(1)]
-        found = np.empty(len(said), dtype=object)  # all `None`
-        if said.any():
-            found[said] = names[probabilities[said].argmax(1)]
+        found = np.empty(len(answered), dtype=object)  # all `None`
+        if answered.any():
+            found[answered] = names[probabilities[answered].argmax(1)]
         return found
 
     def _coded(self, labels: Sequence[Any]) -> list[int]:

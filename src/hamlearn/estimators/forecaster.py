@@ -61,7 +61,7 @@ class Forecaster(Saving):
 
     A few networks and simple guesses (no change, the mean, the value and the change of a season ago) forecast each
     step directly: no forecast is fed back. When a value arrives, all forecasts of it are learned from, each with
-    the inputs from which it was made, and judged by what was said then. Seasons are found on line.
+    the inputs from which it was made, and judged by what was forecast then. Seasons are found on line.
 
     Args:
         horizon: Steps ahead.

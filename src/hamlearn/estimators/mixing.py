@@ -148,13 +148,15 @@ class NumberMixer:
     def answer(
         self, carry: Tensors, outputs: Tensor, last: Tensor, reach: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What all members, the two mixtures and the whole say; `reach` is the range of answers allowed."""
+        """Answers of all members, of the two mixtures, and of the whole, within `reach`."""
         weights, _, _, _, stacked, halves, _ = carry
-        said = torch.cat([outputs, torch.zeros_like(last), last])
-        said = torch.where(said.abs() < 1e6, said, torch.zeros_like(said))
-        said = torch.minimum(torch.maximum(said, reach[0]), reach[1])
-        both = torch.stack([weights @ said, torch.minimum(torch.maximum(stacked @ said, reach[0]), reach[1])])
-        return said, both, halves @ both
+        experts = torch.cat([outputs, torch.zeros_like(last), last])
+        experts = torch.where(experts.abs() < 1e6, experts, torch.zeros_like(experts))
+        experts = torch.minimum(torch.maximum(experts, reach[0]), reach[1])
+        both = torch.stack(
+            [weights @ experts, torch.minimum(torch.maximum(stacked @ experts, reach[0]), reach[1])]
+        )
+        return experts, both, halves @ both
 
     def step(
         self,
@@ -167,17 +169,17 @@ class NumberMixer:
     ) -> tuple[Tensors, Tensor]:
         """The carry after the target is known; and the answer from before, with its half widths."""
         weights, usual, errors, covariance, stacked, halves, widths = carry
-        said, both, answer = self.answer(carry, outputs, last, reach)
-        squares = (said - target).square().clamp(max=100.0)
+        experts, both, answer = self.answer(carry, outputs, last, reach)
+        squares = (experts - target).square().clamp(max=100.0)
         new_usual = _SLOW * usual + (1 - _SLOW) * squares.min().clamp(max=10.0)
         new_weights = shared(
             weights * torch.exp(-RATE * pace * (squares / new_usual).clamp(max=20.0)) + 1e-12, pace
         )
         # Recursive least squares with slow forgetting, from the same weights for all.
-        gain = covariance @ said
-        gain = gain / (FORGET / pace + said @ gain)
-        new_stacked = stacked + gain * (target - stacked @ said).clamp(-3.0, 3.0)
-        new_covariance = (covariance - torch.outer(gain, covariance @ said)) / FORGET
+        gain = covariance @ experts
+        gain = gain / (FORGET / pace + experts @ gain)
+        new_stacked = stacked + gain * (target - stacked @ experts).clamp(-3.0, 3.0)
+        new_covariance = (covariance - torch.outer(gain, covariance @ experts)) / FORGET
         off = (both - target).square()
         new_halves = shared(halves * torch.exp(-RATE * pace * (off / new_usual).clamp(max=20.0)) + 1e-12, pace)
         new = [
@@ -230,7 +232,7 @@ def level_of(coverage: float) -> int:
 def follow(widths: Tensor, error: Tensor, missed: Tensor, pace: Tensor | float = 1.0) -> Tensor:
     """The half widths of the intervals after one more error: those that it missed grow, the others shrink.
 
-    Over many rows each level is missed as often as it says, whatever the errors do, as long as `missed` is said of
+    Over many rows each level is missed as often as it says, whatever the errors do, as long as `missed` is about
     the intervals that were given (adaptive conformal inference).
     """
     new_scale = 0.98 * widths[-1:] + 0.02 * error.clamp(max=100.0)

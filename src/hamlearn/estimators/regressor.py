@@ -50,7 +50,7 @@ class Regressor(Estimator):
 
     def predict_one(self, x: Row) -> float:
         """The expected target of `x`; 0 before the first row was learned."""
-        return float(self._said(x)[0])
+        return float(self._answer(x)[0])
 
     def predict_interval_one(self, x: Row, coverage: float = 0.9) -> tuple[float, float]:
         """An interval that holds the target with this probability: 0.5, 0.8, 0.9, 0.95 or 0.99.
@@ -59,8 +59,8 @@ class Regressor(Estimator):
         latest targets again. Before the first target was learned it is infinite.
         """
         place = level_of(coverage)
-        said = self._said(x)
-        return float(said[0] - said[1 + place]), float(said[0] + said[1 + place])
+        answer = self._answer(x)
+        return float(answer[0] - answer[1 + place]), float(answer[0] + answer[1 + place])
 
     def predict_many(self, X: Any) -> np.ndarray:
         """The expected targets of many rows."""
@@ -110,7 +110,7 @@ class Regressor(Estimator):
             half[:1] = np.inf
         return out, out - half, out + half
 
-    def _said(self, x: Row) -> np.ndarray:
+    def _answer(self, x: Row) -> np.ndarray:
         """The answer and its half widths."""
         pipeline = self._ask(x)
         return np.array([0.0, *[np.inf for _ in LEVELS]]) if pipeline is None else pipeline.asked_answers[0][0]

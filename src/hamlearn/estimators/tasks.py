@@ -92,8 +92,8 @@ class Classes:
 
     def answer(self, carry: Tensors, logits: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
         """The answer: probabilities; those of all members; and what to keep of a row whose label comes later."""
-        said, _, answer = self.mixer.answer(carry, logits, row[0], constants[0])
-        return [answer, said, logits]
+        experts, _, answer = self.mixer.answer(carry, logits, row[0], constants[0])
+        return [answer, experts, logits]
 
     def restored(self, kept: Tensor, row: Tensors) -> Tensor:
         """The outputs of the networks from what was kept of them; they may not have known all classes."""
@@ -101,7 +101,7 @@ class Classes:
         outputs[:, : kept.shape[1]] = kept
         return outputs
 
-    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray, row: Tensors) -> None:
+    def judge(self, before: Tensor, answer: np.ndarray, y: np.ndarray, row: Tensors) -> None:
         """Nothing: there are no intervals."""
 
     def moved(self, answers: np.ndarray, others: np.ndarray) -> float:
@@ -181,10 +181,10 @@ class Numbers:
     def answer(self, carry: Tensors, outputs: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
         """The answer, its half widths, what all members say, and what to keep of a row with a late label."""
         last, reach, units = row
-        said, _, answer = self.mixer.answer(carry, outputs.reshape(-1), last, reach)
+        experts, _, answer = self.mixer.answer(carry, outputs.reshape(-1), last, reach)
         half = carry[-1][:-1] * carry[-1][-1]
         answers = torch.cat([answer.reshape(1), half]).double() * units[1]
-        members = said.double() * units[1] + units[0]
+        members = experts.double() * units[1] + units[0]
         return [torch.cat([answers[:1] + units[0], answers[1:]]), members, outputs.double() * units[1] + units[0]]
 
     def restored(self, kept: Tensor, row: Tensors) -> Tensor:
@@ -192,11 +192,11 @@ class Numbers:
         mean, scale = row[2]
         return ((kept - mean) / scale).float()
 
-    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray, row: Tensors) -> None:
+    def judge(self, before: Tensor, answer: np.ndarray, y: np.ndarray, row: Tensors) -> None:
         """Let the intervals, `before` this target, follow an answer that was given some rows ago."""
-        away = abs(float(y[0]) - float(said[0]))
+        away = abs(float(y[0]) - float(answer[0]))
         _, scale = row[2]
-        missed = torch.from_numpy(away > said[1:])
+        missed = torch.from_numpy(away > answer[1:])
         error = torch.tensor([away / float(scale)])
         self.mixer.carry[-1].copy_(follow(before, error, missed, self.pace))
 

@@ -19,20 +19,20 @@ class Waited(NamedTuple):
     """A row as it was when it came.
 
     A network that reads the last target has to learn from the one that was known then: if labels are late, it
-    is old and says less. The mixture judges what the networks said then, not what they would say once they have
+    is old and less informative. The mixture judges the outputs of the networks of then, not those after they have
     learned from the rows since.
 
     Attributes:
         row: The row.
-        answered: The last target that was known, what the networks said, and the answer; `None` before the first
-            label.
+        answered: The last target that was known, the outputs of the networks, and the answer; `None` before the
+            first label.
     """
 
     row: dict[Any, Any]
     answered: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
 
-PARTS = ("last", "kept", "said")
+PARTS = ("last", "outputs", "answer")
 """Names of `Waited.answered` in a checkpoint."""
 
 
@@ -83,8 +83,8 @@ class Waiting:
         made = cls()
         for place, (id, row) in enumerate(about):
             parts = [tensors.get(f"waiting.{place}.{name}") for name in PARTS]
-            last, kept, said = (None if part is None else part.numpy().copy() for part in parts)
-            answered = None if last is None or kept is None or said is None else (last, kept, said)
+            last, outputs, answer = (None if part is None else part.numpy().copy() for part in parts)
+            answered = None if last is None or outputs is None or answer is None else (last, outputs, answer)
             made.add(id, Waited(dict(row), answered))
         return made
 
