@@ -111,6 +111,24 @@ class Behind(Sequential):
         return outcome
 
 
+class Counting(Sequential):
+    """As sequential order, with a gain that falls with the tokens of the sequence so far, which it remembers."""
+
+    def propose(self, carry: Carry, now: Instant) -> Outcome:
+        count = 0 if carry.memory is None else carry.memory["count"]
+        outcome = super().propose(carry, now).complete()
+        outcome.omega = [omega / (1 + count) for omega in outcome.omega]
+        outcome.memory = {"count": count + 1}
+        return outcome
+
+
+def test_a_new_order_may_remember_something_from_token_to_token():
+    make = lambda: hl.Learner(network(), MSE, hl.Hyper(eta=0.5), order=Counting)  # noqa: E731
+    checks.check_learner(make, samples())
+    with pytest.warns(RuntimeWarning, match="its order remembers something"):
+        list(make().run(samples(), engine="compiled"))
+
+
 def behind(system, credit, integrator, reset_h):
     return Behind(system, credit)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn import record, streams
-from hamlearn.engine.blocks.step_runner import StepRunner
+from hamlearn.engine.blocks.runner import StepRunner
 
 NAMES = ("h", "z", "omega", "theta")
 

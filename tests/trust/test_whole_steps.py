@@ -75,12 +75,10 @@ def recurrent(dropout=False):
     return hl.Network.recurrent(nn.RNNCell(2, 3), readout).double()
 
 
-def tokens(count, length=5, labels="all"):
+def tokens(count, length=5):
     stream = samples(count)
     for k, sample in enumerate(stream):
         sample.boundary = k % length == length - 1
-        if labels == "last" and not sample.boundary:
-            sample.target = None
     return stream
 
 
@@ -145,14 +143,6 @@ def test_a_buffer_in_the_graph_of_a_sequence_gives_the_gradient_of_plain_autogra
     grads = torch.autograd.grad(total, list(plain.network.parameters()))
     for weight, grad, moved in zip(plain.network.parameters(), grads, learner.network.parameters(), strict=True):
         torch.testing.assert_close(moved.detach(), (weight - 0.1 * grad).detach(), rtol=0, atol=1e-12)
-
-
-def test_tokens_that_compute_with_a_changing_buffer_are_not_compiled():
-    learner, other, stream = counting(), counting(), tokens(10)
-    with pytest.warns(RuntimeWarning, match="a token changes buffers of the network"):
-        ran(learner, stream)
-    ran(other, stream, "eager")
-    torch.testing.assert_close(weights(learner), weights(other), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
@@ -263,20 +253,6 @@ def test_parts_of_a_state_are_paired_by_name_whatever_order_they_come_back_in(or
         assert found.keys() == wanted.keys()
         for key in found:
             torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("length", [5, 11])
-@pytest.mark.parametrize(
-    "credit", [hl.Echo(), hl.Echo(truncate=3), hl.Echo(every=4), hl.Echo(truncate=6, every=4)]
-)
-def test_a_label_on_the_last_token_of_a_long_sequence_is_that_tokens_alone(credit, length):
-    stream, results = tokens(4 * length, length, labels="last"), []
-    for engine in ("eager", "compiled"):
-        torch.manual_seed(0)
-        learner = learner_of(recurrent(), credit=credit)
-        ran(learner, stream, engine)
-        results.append(weights(learner))
-    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:engine='compiled' falls back to the eager engine")

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from hamlearn._base import trees
 from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.engine.blocks.echo_runner import EchoRunner
-from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.runner import BlockRunner, StepRunner
 from hamlearn.engine.blocks.scans import whole_block
-from hamlearn.engine.blocks.step_runner import StepRunner
 from hamlearn.engine.eager.parts import LearnerParts, LearnerState
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.owner import BaseLearner
@@ -211,8 +210,7 @@ class Learner(BaseLearner):
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
         self._settle()
-        memory = self._eager.state.carry.memory
-        return 0 if memory is None else len(memory)
+        return self._eager.parts.order.stored(self._eager.state.carry.memory)
 
     def step(self, sample: Sample | Label) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was.

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from hamlearn.credit import Echo
-from hamlearn.engine.lanes.alike import how_members_differ
-from hamlearn.engine.lanes.reading import BYTES
+from hamlearn.engine.lanes.lanes import how_members_differ
 from hamlearn.engine.lanes.reports import PopulationReport
-from hamlearn.engine.lanes.runner import LaneRunner
+from hamlearn.engine.lanes.runner import BYTES, LaneRunner
 from hamlearn.engine.setting import check_chunk, check_steps, no_sample
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.hyper import Hyper

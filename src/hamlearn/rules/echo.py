@@ -123,6 +123,9 @@ class Memory:
         return [*self.single, *(token for stretch in self.stretches for token in stretch.tokens())]
 
 
+_NOTHING = Memory()
+
+
 class Echoed(Order):
     """Sequential order over whole sequences: state after state, then the costates along the echo, then θ.
 
@@ -131,6 +134,8 @@ class Echoed(Order):
     vector-Jacobian product per token. A net is evaluated a second time only where a state is rebuilt, where a
     truncation reaches back beyond the last move of the weights, and after a checkpoint was loaded.
     """
+
+    copies = True
 
     def __init__(self, system: System, credit: Echo) -> None:
         super().__init__(system, credit)
@@ -178,7 +183,7 @@ class Echoed(Order):
     def _kept(self, memory: Memory, token: Token, ends: bool, due: bool) -> Memory:
         """What waits after a token; after an echo, only what a longer truncation reaches back to."""
         if ends or (due and self.credit.truncate is None):
-            return Memory()
+            return _NOTHING
         if self.rebuilds:
             token = replace(token, h=[], h_next=[], loss=None, y=None, running=None)
         single = (*memory.single, token)[-(self.credit.truncate or 0) :]
@@ -188,9 +193,13 @@ class Echoed(Order):
         """How many tokens wait for their boundary; none if echoes come at a fixed interval too."""
         return 0 if memory is None or self.credit.every is not None else len(memory)
 
+    def stored(self, memory: Memory | None) -> int:
+        """How many tokens are kept, each with its state."""
+        return 0 if memory is None else len(memory)
+
     def memory_tree(self, memory: Memory | None) -> Any:
         """Stored tokens: inputs, targets, and the states that they met; their graphs are left out."""
-        memory = memory or Memory()
+        memory = _NOTHING if memory is None else memory
         kept = ("h", "fresh", "random", "buffers", "drawn")
         tokens = [
             {"sample": sample_tree(token.sample), "rates": tuple(token.rates)}
@@ -220,8 +229,9 @@ class Echoed(Order):
 
     def _with_graphs(self, carry: Carry) -> Memory:
         """The memory of a carry, with the graphs of its tokens: they are run again if they have none."""
-        memory = carry.memory or Memory()
-        if self.rebuilds or not len(memory) or (memory.single and memory.single[-1].h_next):
+        memory: Memory = _NOTHING if carry.memory is None else carry.memory
+        stored = memory.single
+        if self.rebuilds or (stored[-1].h_next if stored else not memory.stretches):
             return memory
         tokens, taken = memory.tokens(), list[Token]()
         for index, token in enumerate(tokens):
@@ -280,10 +290,15 @@ class Echoed(Order):
 
     def _replayable(self, *token: Any, fresh: bool) -> tuple[Token, trees.Spec]:
         """The same, with the random numbers and the buffers that the token met, so that it can be run again."""
-        random, buffers = self.again.met()
-        with self.again.on_copies(buffers):
+        random, buffers = generators(self.again.devices), self.again.buffers()
+        if buffers:
+            with self.again.on_copies(buffers):
+                found, spec = self.run_token(*token, fresh=fresh)
+        else:
             found, spec = self.run_token(*token, fresh=fresh)
-        found.random, found.buffers = self.again.drawn(random), buffers
+        found.buffers = buffers
+        if not same_generators(random, generators(self.again.devices)):
+            found.random = random
         return found, spec
 
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: trees.Spec) -> Token:
@@ -407,13 +422,9 @@ class _Again:
         self.slots = slots
         self.devices = devices_of(slots.parameters.values())
 
-    def met(self) -> tuple[list[Tensor], list[Tensor]]:
-        """State of the generators, and copies of the buffers."""
-        return generators(self.devices), [buffer.clone() for buffer in self.slots.present()]
-
-    def drawn(self, before: list[Tensor]) -> list[Tensor]:
-        """`before` again if anything has been drawn since, else nothing."""
-        return [] if same_generators(before, generators(self.devices)) else before
+    def buffers(self) -> list[Tensor]:
+        """Copies of the buffers."""
+        return [buffer.clone() for buffer in self.slots.present()] if self.slots.buffers else []
 
     @contextmanager
     def on_copies(self, buffers: list[Tensor]) -> Iterator[None]:
@@ -421,9 +432,6 @@ class _Again:
 
         The graph of a token keeps the buffers that it was computed with, which the next token changes.
         """
-        if not buffers:
-            yield
-            return
         copies = [buffer.clone() for buffer in buffers]
         with self.slots.exchanged(dict(zip(self.slots.buffers, copies, strict=True))):
             yield

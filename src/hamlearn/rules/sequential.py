@@ -31,64 +31,50 @@ class Sequential(Order):
 
     def __init__(self, system: System, credit: Credit) -> None:
         super().__init__(system, credit)
+        network = system.network
         # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺: one differentiation
         # of the loss through both nets gives every term.
-        self.one_pass = credit.clears and system.hyper.s == -1
-        self.stateless = system.network.state is None
-        self.needs_h = not (self.one_pass and system.network.memoryless) or system.running_cost is not None
+        through_both = credit.clears and system.hyper.s == -1
+        self.one_pass = through_both or network.state is None
+        self.needs_h = not (through_both and network.memoryless) or system.running_cost is not None
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """New h, z and ω, in this order."""
-        if self.stateless:
-            return _output_only(self.system, carry, now.sample, now.rates)
         if self.one_pass:
             return _one_pass(self.system, carry, now.sample, now.rates)
         z0 = [self.credit.enter(leaf) for leaf in carry.z]
         return _two_passes(self.system, carry, now.sample, now.rates, z0, past=not self.credit.clears)
 
 
-def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    with _gradients(sample.target is not None or system.running_cost is not None):
-        y = system.network.output_net(sample.u, None)
-        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-        costs = system.running_cost is not None
-        R = running_cost(system, sample.u, [], [], None, y, system.theta, rates.t) if costs else None
-    if R is not None:
-        return _with_running_cost(system, carry, rates, [], L, R, Outcome([], [], [], reported(y), None, None))
-    dL = None if L is None else vjp([L], [None], system.theta)
-    decay, gain = system.decay(rates), -rates.s * rates.stride * rates.phi
-    outcome = Outcome(
-        [], [], carry.omega, reported(y), None if L is None else reported(L), None, learned=L is not None
-    )
-    return _integrate(system, carry, dL, decay, gain, rates.phi, outcome)
-
-
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    costs = system.running_cost is not None
-    with _gradients(sample.target is not None or costs):
-        h_next, spec, result = next_state(system.network, carry.h, carry.spec, sample.u, rates)
-        dh = rate(system.network, carry.h, result, rates.tau) if costs else []
-        if sample.target is not None or costs:
-            h_next = end_points(h_next, apart=costs)
-        y = system.network.output_net(sample.u, trees.unflatten(h_next, spec))
+    """z⁺ and ω from one differentiation of the cost at h⁺, if there is a state net, and at y."""
+    network, costs = system.network, system.running_cost is not None
+    learns = sample.target is not None or costs
+    h_next: list[Tensor] = []
+    dh: list[Tensor] = []
+    spec, seen = None, None
+    with _gradients(learns):
+        if network.state is not None:
+            h_next, spec, result = next_state(network, carry.h, carry.spec, sample.u, rates)
+            dh = rate(network, carry.h, result, rates.tau) if costs else []
+            h_next = end_points(h_next, apart=costs) if learns else h_next
+            seen = trees.unflatten(h_next, spec)
+        y = network.output_net(sample.u, seen)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-        R = running_cost(system, sample.u, h_next, dh, spec, y, system.theta, rates.t)
+        R = running_cost(system, sample.u, h_next, dh, spec, y, system.theta, rates.t) if costs else None
+    h, z, dL, gain = [leaf.detach() for leaf in h_next], list[Tensor](), None, -rates.s * rates.stride * rates.phi
     if R is not None:
-        moved = [leaf.detach() for leaf in h_next]
-        outcome = Outcome(moved, [], [], reported(y), None, None, spec)
+        outcome = Outcome(h, z, carry.omega, reported(y), None, None, spec)
         return _with_running_cost(system, carry, rates, h_next, L, R, outcome)
-    gain = rates.stride * rates.phi
-    if L is None:
-        z, dL = [torch.zeros_like(leaf) for leaf in h_next], None
-    else:
+    if L is not None:
         grads = vjp([L], [None], [*h_next, *system.theta])
-        z, dL = grads[: len(h_next)], grads[len(h_next) :]
-        if isinstance(gain, Tensor) or gain != 1.0:
+        z, dL = grads[: len(h)], grads[len(h) :]
+        if z and (isinstance(gain, Tensor) or gain != 1.0):
             z = scaled(z, gain)
-    h = [leaf.detach() for leaf in h_next]
-    outcome = Outcome(
-        h, z, carry.omega, reported(y), None if L is None else reported(L), None, spec, learned=L is not None
-    )
+    elif h:
+        z = [torch.zeros_like(leaf) for leaf in h]
+    loss = None if L is None else reported(L)
+    outcome = Outcome(h, z, carry.omega, reported(y), loss, None, spec, learned=L is not None)
     return _integrate(system, carry, dL, system.decay(rates), gain, rates.phi, outcome)
 
 

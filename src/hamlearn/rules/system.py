@@ -162,7 +162,8 @@ class Outcome:
         integration: How ω becomes the new one, if the engine is to do that.
         v: What an adaptive β follows from here on.
         E: New sensitivities.
-        memory: What else the order remembers from here on, a value that may hold anything.
+        memory: What else the order remembers from here on, to be found in the next carry of a sequence: a tree of
+            tensors and numbers. Steps that remember something are not compiled.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -248,6 +249,8 @@ class Order(ABC):
     """Whether a step reads the state that it meets."""
     reads_next: bool = True
     """Whether the output is read from the state after the step, as in sequential order."""
+    copies: bool = False
+    """Whether it works on copies of its samples, so that no state shares memory with them or with an output."""
 
     def __init__(self, system: System, credit: Credit = Cleared()) -> None:  # noqa: B008 (frozen)
         self.system = system
@@ -274,10 +277,14 @@ class Order(ABC):
         """How many tokens wait for the end of their sequence before anything is learned from them."""
         return 0
 
+    def stored(self, memory: Any) -> int:
+        """How many tokens the memory of a carry holds."""
+        return 0
+
     def memory_tree(self, memory: Any) -> Any:
         """The memory of a carry as a tree of tensors and numbers, for checkpoints."""
-        return None
+        return memory
 
     def memory_of(self, tree: Any) -> Any:
         """The memory that `memory_tree` wrote down."""
-        return None
+        return tree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,12 +32,24 @@ class Carry:
     E: list[Tensor] = field(default_factory=list)
     memory: Any = None
 
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors, in the order of `mapped`."""
+        return [*self.h, *self.z, *self.omega, *self.v, *self.E]
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Carry:
+        """The same, with each tensor changed."""
+        parts = (self.h, self.z, self.omega, self.v, self.E)
+        h, z, omega, v, E = ([change(leaf) for leaf in part] for part in parts)
+        return Carry(h, z, omega, self.spec, v, E, self.memory)
+
     def copy(self) -> Carry:
         """The same, with tensors of its own."""
-        parts = (self.h, self.z, self.omega, self.v, self.E)
-        h, z, omega, v, E = ([x.detach().clone() for x in part] for part in parts)
-        return Carry(h, z, omega, self.spec, v, E, self.memory)
+        return self.mapped(_copied)
 
     def restarted(self, h: list[Tensor], spec: trees.Spec, E: list[Tensor]) -> Carry:
         """The same at the start of a sequence, whose first state is `h`."""
         return Carry(h, [torch.zeros_like(leaf) for leaf in h], self.omega, spec, self.v, E)
+
+
+def _copied(leaf: Tensor) -> Tensor:
+    return leaf.detach().clone()

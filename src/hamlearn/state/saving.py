@@ -8,15 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
-from hamlearn.errors import CheckpointError
-from hamlearn.hyper import Hyper
 from hamlearn.state import checkpoint
-from hamlearn.state.identity import identity
-from hamlearn.state.tensors import Tensors
-from hamlearn.streams.reader import Reader
 
 
 class Loading(NamedTuple):
@@ -136,88 +131,3 @@ class Savable(ABC):
     @abstractmethod
     def _note_saved(self, header: dict[str, Any]) -> None:
         """Tell the streams that what they would send again is on the disk."""
-
-
-class SavableLearner(Savable):
-    """A learner's state as a value; what it is made of is up to the learner."""
-
-    _reader: Reader
-
-    def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        self._settle()
-        try:
-            own, header = self._own_state()
-        except ValueError as error:
-            raise CheckpointError(f"{failed}: {error}") from error
-        module = self._root()
-        tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
-        tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
-        return tensors | own | random_state(), header | {"reader": self._reader.state_dict()} | self._kind()
-
-    def loadings_of(
-        self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
-    ) -> list[Loading]:
-        """What a state would change, all of it compared with the learner."""
-        self._settle()
-        kind, equal = self._kind(), checkpoint.require_equal
-        if "members" in header:
-            raise CheckpointError(f"{source} is that of a population: load it into one")
-        equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
-        equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
-        if not new_hyper:
-            remedy = "use the same Hyper, or pass new_hyper=True"
-            equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
-        left, module, reader = Tensors(tensors), self._root(), self._reader
-        values: list[tuple[Tensor, Tensor]]
-        values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
-        values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
-        random = {name: left.take(name) for name in left.names() if name.startswith("rng/")}
-        swap_own = self._own_change(left, header)
-
-        def swap() -> None:
-            swap_own()
-            reader.load_state_dict(header["reader"])
-
-        return [Loading(values, swap, random)]
-
-    def _note_saved(self, header: dict[str, Any]) -> None:
-        self._reader.saved(header["reader"])
-
-    def _kind(self) -> dict[str, Any]:
-        """What tells this model and setting from others."""
-        module = self._root()
-        model = checkpoint.layout(dict(module.named_parameters()) | dict(module.named_buffers()))
-        return {"model": model, "setting": self._setting(), "hyper": identity(vars(self.hyper))}
-
-    @property
-    @abstractmethod
-    def hyper(self) -> Hyper:
-        """τ, η, β, φ and s."""
-
-    @abstractmethod
-    def _settle(self) -> None:
-        """Be where the last report says."""
-
-    @abstractmethod
-    def _root(self) -> nn.Module:
-        """The module whose weights and buffers are learned."""
-
-    @abstractmethod
-    def _setting(self) -> dict[str, Any]:
-        """What a learner of the same kind must have been made with."""
-
-    @abstractmethod
-    def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything but weights, buffers, random numbers and the place in the stream, as tensors and JSON.
-
-        Raises:
-            ValueError: If something cannot be written down.
-        """
-
-    @abstractmethod
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], None]:
-        """Read what `_own_state` returned; the result puts it in place, and cannot fail.
-
-        Raises:
-            ValueError: If it does not fit this learner.
-        """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,32 +14,25 @@ from torch import Tensor
 from hamlearn._base.finite import all_finite
 from hamlearn._base.scale import scaled
 from hamlearn._base.torch_private import foreach_copy_
-from hamlearn.engine.blocks.runner import BlockRunner, Undo
-from hamlearn.engine.blocks.step_runner import known_in, undo_of, unmarked
-from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
+from hamlearn.engine.blocks.runner import Masks, StepRunner, known_in, unmarked
+from hamlearn.engine.rates_table import RatesTable
 from hamlearn.engine.recorded import BlockResult, EchoEngine, ReferenceStep, UnsupportedError
 from hamlearn.rates import Rates
 from hamlearn.rules.echo import Echoed, Memory, Stretch
-from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block, stacked
 
 
-class EchoRunner(BlockRunner):
+class EchoRunner(StepRunner):
     """Takes tokens as rows; those that wait for their echo are stretches of rows in the learner's carry."""
 
-    def __init__(self, eager: EagerEngine, step: Callable[[Sample], Any]) -> None:
-        super().__init__(eager.reader, step)
-        self.eager, self.parts = eager, eager.parts
+    def made(self) -> EchoEngine:
+        """The engine of tokens."""
         order = self.parts.order
         assert isinstance(order, Echoed)
         self.order, self.credit = order, order.credit
-        self.checks = self.parts.choices.on_nonfinite != "ignore"
-        self.engine = EchoEngine(order, self.checks)
-        device = self.parts.system.theta[0].device
-        self.engine.numbers = lambda draws, count: [row.to(device) for row in eager.random_rows(draws, count)]
-        self.settings = RateSettings([self.parts.hyper], [self.parts.system.velocity], "sequential")
+        self.checks = self.parts.watch == "state"
+        return EchoEngine(order, self.checks)
 
     @property
     def memory(self) -> Memory:
@@ -50,7 +43,7 @@ class EchoRunner(BlockRunner):
         """How many tokens wait for their boundary."""
         return self.order.pending(self.memory)
 
-    def plan(self, block: Block) -> RatesTable:
+    def plan(self, block: Block, learns: np.ndarray | None = None) -> RatesTable:
         """Rates of its tokens; something is learned where an echo falls due."""
         if self.credit.memory == "reversible":
             raise UnsupportedError(
@@ -60,15 +53,7 @@ class EchoRunner(BlockRunner):
             raise UnsupportedError("scan(keep=...) follows an echo token by token, as only the eager engine does")
         if self.memory.single:
             self._become(memory=self._stacked(self.memory))
-        state, (_, learns) = self.eager.state, self._echoes(block)
-        plan = self.settings.table(np.array([state.t]), np.array([state.updates]), Steps.of(block, learns))
-        if self.parts.hyper.clock == "continuous":
-            self.parts.usual.overshoot.look(plan.rates_of())
-        return plan
-
-    def undo(self) -> Undo:
-        """What puts back the learner, with the tokens that wait."""
-        return undo_of(self.eager)
+        return super().plan(block, self._echoes(block)[1])
 
     def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:
         """Time and number of updates; all else has moved with the tokens."""
@@ -86,7 +71,7 @@ class EchoRunner(BlockRunner):
             done = self._forward(part, rates_of[start:stop])
             passed.append(done)
             losses = done.loss if self.checks else None
-            good = unmarked(part.count, done.mark, losses, lambda part=part: (None, known_in(part)))
+            good = unmarked(part.count, done.mark, losses, partial(_masks, part))
             if good < part.count:
                 return _rows(passed, self.eager.state.carry), start + good
             if due[last]:
@@ -204,6 +189,10 @@ class EchoRunner(BlockRunner):
             "random": [torch.stack(rows) for rows in zip(*(t.drawn for t in tokens), strict=True)],
         }
         return Memory((), memory.since, (Stretch(rows, blocks[0], spec),))
+
+
+def _masks(part: Block) -> Masks:
+    return None, known_in(part)
 
 
 def _without_start(stretch: Stretch) -> Stretch:

@@ -8,24 +8,156 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hamlearn._base import trees
+from hamlearn._base.finite import all_finite
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn._base.torch_private import foreach_copy_
-from hamlearn.engine.blocks.reports import BlockReport, PendingBlock
 from hamlearn.engine.blocks.scans import joined_rows, trace_of
-from hamlearn.engine.recorded import BlockResult, Groups, UnsupportedError
+from hamlearn.engine.eager.parts import LearnerParts
+from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps, one_member
+from hamlearn.engine.recorded import NORM, BlockResult, Engine, Groups, ReferenceStep, UnsupportedError, Watch
 from hamlearn.errors import AuditError, HamlearnError
-from hamlearn.sample import Sample, Trace
+from hamlearn.integrators import Euler
+from hamlearn.sample import Sample, StepReport, Trace
 from hamlearn.streams.blocks import Block, copied
-from hamlearn.streams.reader import Reader
+from hamlearn.streams.reader import Progress, Reader
 
 logger = logging.getLogger(__name__)
 FEWER = 256
 """Samples that a scan takes at once after one that had to be taken by itself; twice as many after that."""
+
+
+class PendingBlock:
+    """A block that has been taken, while its reports are still being handed out.
+
+    Args:
+        block: The samples.
+        plan: Times and rates of the steps: `times`, `phis` and `phi(index)`, as a `RatesTable` has them.
+        ran: Where they have led.
+        undo: Brings everything back to before the block.
+        before: How far reading had come before it.
+
+    Attributes:
+        count: Number of steps taken.
+        delivered: Number of reports handed out.
+    """
+
+    def __init__(
+        self, block: Block, plan: Any, ran: BlockResult, undo: Callable[[], None], before: Progress
+    ) -> None:
+        self.block, self.plan, self.ran, self.undo, self.before = block, plan, ran, undo, before
+        self.count = block.count
+        self.delivered = 0
+
+    @cached_property
+    def norms(self) -> dict[str, list[float] | None]:
+        """Norms of groups of the carry after each step, if they were asked for; `None` of an empty one."""
+        return {
+            name.removeprefix(NORM): rows[0].double().sqrt().tolist() if rows else None
+            for name, rows in self.ran.kept.items()
+            if name.startswith(NORM)
+        }
+
+    @cached_property
+    def losses(self) -> Sequence[Tensor]:
+        """Losses one by one; empty where there are none."""
+        return () if self.ran.loss is None else self.ran.loss.unbind()
+
+
+class ReportStack(NamedTuple):
+    """Reports of consecutive steps, stacked along time.
+
+    Attributes:
+        t: Time before each step.
+        y: The outputs, each leaf with time as its first axis.
+        loss: The losses, any number where a sample has no target; `None` where none has.
+        known: Whether each sample has a target; `None` where all have one, or none has.
+    """
+
+    t: list[float]
+    y: Any
+    loss: Tensor | None
+    known: list[bool] | None
+
+
+class BlockReport(StepReport):
+    """The report of one step of a block; what it tells is looked up when it is asked for."""
+
+    __slots__ = ("_block", "_index")
+
+    def __init__(self, block: PendingBlock, index: int) -> None:
+        self._block = block
+        self._index = index
+
+    def rest(self) -> ReportStack:
+        """This report and those that follow it in its block, at once; they count as handed out.
+
+        For consumers of all reports: one by one they cost more than small networks do.
+        """
+        ahead, start = self._block, self._index
+        ahead.delivered = ahead.count
+        ran, block = ahead.ran, ahead.block
+        y = trees.unflatten([leaf[start:] for leaf in ran.y], ran.y_spec)
+        loss = None if ran.loss is None or not block.target else ran.loss[start:]
+        known = None if block.known is None else block.known[start:]
+        return ReportStack(ahead.plan.times[start : ahead.count], y, loss, known)
+
+    @property
+    def t(self) -> float:  # type: ignore[override]
+        """Time before the step."""
+        return self._block.plan.times[self._index]
+
+    @property
+    def y(self) -> Any:
+        """The output."""
+        ran = self._block.ran
+        return trees.unflatten([leaf[self._index] for leaf in ran.y], ran.y_spec)
+
+    @property
+    def loss(self) -> Tensor | None:  # type: ignore[override]
+        """L(y, target)."""
+        losses = self._block.losses
+        return losses[self._index] if losses and self._block.block.has_target(self._index) else None
+
+    @property
+    def norms(self) -> dict[str, float | None]:
+        """Norms of the carry after the step, if asked for; none at the end of a sequence, which begins again."""
+        if self._block.block.ends(self._index):
+            return {}
+        rows = self._block.norms.items()
+        return {name: None if norms is None else norms[self._index] for name, norms in rows}
+
+    @property
+    def sample(self) -> Sample:
+        """The sample that was taken."""
+        return self._block.block.sample(self._index)
+
+    @property
+    def skipped(self) -> bool:  # type: ignore[override]
+        """Never: steps that are not finite are taken one by one."""
+        return False
+
+    @property
+    def late(self) -> bool:  # type: ignore[override]
+        """Never: labels are taken one by one."""
+        return False
+
+    @property
+    def _phi(self) -> float:  # type: ignore[override]
+        return self._block.plan.phi(self._index)
+
+    @property
+    def _coupling(self) -> Tensor | None:  # type: ignore[override]
+        coupling = self._block.ran.coupling
+        return None if coupling is None else coupling[self._index]
 
 
 class Undo:
@@ -284,3 +416,151 @@ def say_eager(reason: object, frames: int = 1, *, quiet: bool = False) -> None:
         return
     text = f"engine='compiled' falls back to the eager engine: {reason}"
     warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
+
+
+class StepRunner(BlockRunner):
+    """Orders in which every sample is a step of its own.
+
+    Args:
+        eager: Takes single steps, and has the learner's state.
+        step: Takes one sample eagerly.
+    """
+
+    def __init__(self, eager: EagerEngine, step: Callable[[Sample], Any]) -> None:
+        super().__init__(eager.reader, step)
+        self.eager, self.parts = eager, eager.parts
+        self.engine = self.made()
+        device = self.parts.system.theta[0].device
+        self.engine.numbers = lambda draws, count: [row.to(device) for row in eager.random_rows(draws, count)]
+        self.settings = settings_of([self.parts])
+
+    def made(self) -> Any:
+        """The engine of the order."""
+        choices = self.parts.choices
+        return Engine(self.parts.order, choices.reset_h == "sample", not choices.credit.clears)
+
+    def plan(self, block: Block, learns: np.ndarray | None = None) -> RatesTable:
+        """Rates and β of its steps; `learns`: where a loss enters the weights, if not at every target."""
+        state, steps = self.eager.state, Steps.of(block, learns)
+        return planned(self.settings, [self.parts], np.array([state.t]), np.array([state.updates]), steps)
+
+    def undo(self) -> Undo:
+        """What puts the learner back to where it is."""
+        state, system = self.eager.state, self.parts.system
+        if system.large:
+            # Only large costates are ever written to in place.
+            state = state._replace(carry=state.carry.copy())
+
+        def put_back() -> None:
+            self.eager.state = state
+
+        return Undo([*system.theta, *(system.slots.present() if system.slots.buffers else ())], put_back)
+
+    def take(self, block: Block, plan: RatesTable) -> tuple[BlockResult, int]:
+        """All steps by one loop."""
+        engine, eager, first = self.engine, self.eager, block.sample(0)
+        start, fresh = self.parts.met(eager.state, first.u), block.begins(eager.state.fresh, block.count)
+        reference = ReferenceStep(lambda: eager.rehearse(first), self.parts.network)
+        keep = (*self.keep, *(NORM + name for name in eager.norms))
+        ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference, keep)
+        known = lambda: (None, known_in(block))  # noqa: E731
+        return ran, good_steps(ran, block.count, self.parts.watch, self.parts.system.theta, known)
+
+    def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:
+        """The state after the last step; h0 again, if that ends a sequence."""
+        state, last = self.eager.state, block.count - 1
+        fresh, carry = block.ends(last), ran.carry
+        if fresh:
+            carry = self.parts.restarted(carry, block.sample(last).u)
+        drawn = state.drawn + self.engine.drawn
+        self.eager.state = state._replace(
+            carry=carry, t=plan.times[-1], updates=plan.learned, fresh=fresh, drawn=drawn
+        )
+
+
+def settings_of(members: Sequence[LearnerParts], fold: Callable[..., Tensor] = one_member) -> RateSettings:
+    """Hyper-parameters and β of some learners; `fold` lays members out as the engine takes them."""
+    first = members[0]
+    return RateSettings(
+        [parts.hyper for parts in members],
+        [parts.system.velocity for parts in members],
+        str(first.choices.order),
+        fold,
+        first.system.theta[0].device,
+        first.system.reads_time,
+    )
+
+
+def planned(
+    settings: RateSettings, members: Sequence[LearnerParts], times: np.ndarray, updates: np.ndarray, steps: Steps
+) -> RatesTable:
+    """The rates of a block; warns if a step of the continuous clock is too long.
+
+    Raises:
+        UnsupportedError: If a schedule would have to move within the stages of an integrator.
+    """
+    integrator = members[0].choices.integrator
+    if settings.timed and not isinstance(integrator, Euler):
+        raise UnsupportedError(f"a schedule would stand still within the stages of {integrator!r}")
+    table = settings.table(times, updates, steps)
+    for member, parts in enumerate(members):
+        if parts.hyper.clock == "continuous":
+            parts.usual.overshoot.look(table.rates_of(member))
+    return table
+
+
+Masks = tuple[Tensor | None, Tensor | None]
+"""Where marks count, and where losses count, by step and member; `None`: everywhere."""
+
+
+def good_steps(
+    ran: BlockResult, count: int, watch: Watch, theta: Sequence[Tensor], masks: Callable[[], Masks]
+) -> int:
+    """How many steps from the first one on are known to have gone well.
+
+    Args:
+        ran: What the steps led to.
+        count: Number of steps.
+        watch: Values that are looked at.
+        theta: The weights, which are looked at after the last step only, as ω and v are.
+        masks: Where marks and losses count.
+    """
+    good = unmarked(count, ran.mark, ran.loss if watch == "state" else None, masks)
+    if watch == "state" and good == count:
+        end = [*ran.carry.omega, *ran.carry.v, *theta]
+        # It is not known where they overflowed: halves of halves lead to the step.
+        return good if all_finite([tensor.detach() for tensor in end]) else good // 2
+    return good
+
+
+def known_in(block: Block) -> Tensor | None:
+    """Whether each sample has a target; `None` if all have one, or none has."""
+    return None if block.known is None else torch.tensor(block.known)
+
+
+def unmarked(count: int, marks: Tensor | None, losses: Tensor | None, masks: Callable[[], Masks]) -> int:
+    """How many of `count` steps from the first one on have no mark, and no loss that is not finite.
+
+    Args:
+        count: Number of steps.
+        marks: How many entries are not finite, by step and member.
+        losses: Losses by step and member.
+        masks: Where marks and losses count.
+    """
+    marked = marks is not None and bool(marks.any())
+    lost = losses is not None and not math.isfinite(losses.sum())
+    if not (marked or lost):
+        return count
+    taking, known = masks()
+    bad = torch.zeros(count, dtype=torch.bool)
+    if marks is not None:
+        bad |= _rows(marks != 0, taking)
+    if losses is not None:
+        bad |= _rows(~losses.isfinite(), known)
+    return int(bad.int().argmax()) if bool(bad.any()) else count
+
+
+def _rows(flags: Tensor, where: Tensor | None) -> Tensor:
+    """Whether any flag of a step is set."""
+    flags = flags.cpu() if where is None else flags.cpu() & where
+    return flags.reshape(len(flags), -1).any(1)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.blocks.reports import PendingBlock
 from hamlearn.errors import SampleError, shown
 from hamlearn.sample import StepReport, Trace
 from hamlearn.streams.blocks import Block, is_dense
+
+if TYPE_CHECKING:
+    from hamlearn.engine.blocks.runner import PendingBlock
 
 
 def whole_block(u: Any, target: Any, tau: Any, boundary: Any, known: Any) -> Block:

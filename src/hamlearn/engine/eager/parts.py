@@ -59,6 +59,7 @@ class LearnerParts:
         usual: τ, η, φ and s of a step.
         buffers: The buffers of the network.
         devices: GPUs that hold weights.
+        watch: What a compiled step looks at for values that are not finite.
     """
 
     def __init__(
@@ -76,16 +77,12 @@ class LearnerParts:
         self.usual = UsualRates(hyper)
         self.buffers = Buffers(network.modules())
         self.devices = devices_of(network.parameters())
+        self.watch: Watch = "nothing" if choices.on_nonfinite == "ignore" else "state"
 
     @property
     def timed(self) -> bool:
         """Whether a rate, β, or the step itself depends on time."""
         return not self.usual.constant or self.system.velocity.scheduled or self.system.reads_time
-
-    @property
-    def watch(self) -> Watch:
-        """What a compiled step looks at for values that are not finite."""
-        return "nothing" if self.choices.on_nonfinite == "ignore" else "state"
 
     def first_state(self, late: int) -> LearnerState:
         """Before the first sample: ω is zero, and `late` samples may wait for their labels."""

@@ -156,7 +156,7 @@ class EagerEngine:
         renew_autocast()
         outcome = parts.order.propose(met, now)
         set_grad(False)
-        if outcome.h:
+        if outcome.h and not parts.order.copies:
             break_aliases(outcome, sample)
         theta, system = None, parts.system
         if outcome.dtheta is not None:

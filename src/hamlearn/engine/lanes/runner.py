@@ -1,9 +1,11 @@
-"""Blocks of steps of a population: one loop for all members."""
+"""Blocks of steps of a population: what all members take next, and one loop for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,21 +13,139 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
-from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.engine.blocks.runner import BlockRunner, Undo
-from hamlearn.engine.blocks.step_runner import good_steps, require_moving
+from hamlearn.engine.blocks.runner import (
+    BlockRunner,
+    PendingBlock,
+    Undo,
+    good_steps,
+    planned,
+    settings_of,
+)
 from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.lanes.alike import how_members_differ
-from hamlearn.engine.lanes.batch import LaneBatch
-from hamlearn.engine.lanes.lanes import Lanes, Layout
-from hamlearn.engine.lanes.reading import LaneReader
+from hamlearn.engine.lanes.lanes import LaneBatch, Lanes, Layout, how_members_differ
 from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
-from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
+from hamlearn.engine.rates_table import RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EagerReference, Engine, ReferenceStep, UnsupportedError
 from hamlearn.errors import HamlearnError
 from hamlearn.loops.draws import Draws
 from hamlearn.sample import Sample, StepReport
-from hamlearn.streams.reader import Reader
+from hamlearn.streams.blocks import Block
+from hamlearn.streams.reader import Progress, Reader
+
+BYTES = 1 << 27
+"""Bytes of samples that a block may have, unless a chunk is given."""
+
+
+class LaneReader:
+    """Reads blocks for all members, as `Reader` does for one learner.
+
+    Args:
+        readers: The reader of a shared stream, or that of each member.
+        members: Number of members.
+        layout: Where their lanes lie.
+        own: Whether each member has a stream of its own.
+
+    Attributes:
+        aside: Why members were frozen in this run, by their numbers.
+        ended: Members whose streams have ended.
+        limit: Bytes of samples that a block of all members may have.
+    """
+
+    def __init__(self, readers: Sequence[Reader], members: int, layout: Layout, own: bool) -> None:
+        self.readers, self.members, self.layout, self.own = readers, members, layout, own
+        self.aside: dict[int, Exception] = {}
+        self.ended: set[int] = set()
+        self.limit: float = math.inf
+
+    @property
+    def progress(self) -> list[Progress]:
+        """How far the reading of each stream has come."""
+        return [reader.progress for reader in self.readers]
+
+    def advance(self, before: Sequence[Progress], batch: LaneBatch, steps: int) -> None:
+        """Set the progress to so many steps of a batch that began at `before`."""
+        blocks = batch.blocks if self.own else [batch.example]
+        for reader, progress, block in zip(self.readers, before, blocks, strict=True):
+            if block is not None:
+                taken = min(steps, block.count)
+                reader.progress = progress.after(taken, block.boundary and block.boundary[:taken])
+
+    def open_blocks(self, streams: Sequence[Iterable[Sample]], resume: bool) -> dict[int, int]:
+        """Begin to read the streams; all members take part again, but for those whose own cannot be opened."""
+        self.aside, self.ended, found = {}, set(), {}
+        for number, (reader, stream) in enumerate(zip(self.readers, streams, strict=True)):
+            with self.freezing(number):
+                found[number] = reader.open_blocks(stream, resume)
+        return found
+
+    def check_turn(self, turns: dict[int, int]) -> None:
+        """Raise if another run has begun since."""
+        for number, turn in turns.items():
+            self.readers[number].check_turn(turn)
+
+    def close(self, turns: dict[int, int]) -> None:
+        """End the run that began at these turns."""
+        for number, turn in turns.items():
+            self.readers[number].close(turn)
+
+    def peek(self, size: int) -> LaneBatch | None:
+        """The samples to come, at most `size` of each member; `None` at the end."""
+        if not self.own:
+            block = self.readers[0].peek(size)
+            if block is None:
+                return None
+            blocks = [None if number in self.aside else block for number in range(self.members)]
+            return LaneBatch(blocks, self.layout, False)
+        found = self._blocks(size)
+        if not found:
+            return None
+        # A block ends for all where the first one of them ends.
+        count = min(block.count for block in found.values())
+        parts = [found[n].part(0, count) if n in found else None for n in range(self.members)]
+        return LaneBatch(parts, self.layout, True)
+
+    def counted(self, step: Callable[[Any], Any], row: Any) -> Any:
+        """Take the samples of a step by `step`, which counts them itself if members have their own streams."""
+        return step(row) if self.own else self.readers[0].counted(step, row)
+
+    def end(self, waiting: int) -> None:
+        """Raise if a shared stream has ended within a sequence."""
+        if not self.own:
+            self.readers[0].end(waiting)
+
+    def freeze(self, number: int, error: Exception) -> None:
+        """Let a member rest from now on, because of an error."""
+        self.aside[number] = error
+        text = f"member {number} of {self.members} is frozen, and the others continue: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    @contextmanager
+    def freezing(self, number: int) -> Iterator[None]:
+        """Within, an error of a member's own stream freezes the member."""
+        try:
+            yield
+        except Exception as error:
+            if not self.own:
+                raise
+            self.freeze(number, error)
+
+    def _blocks(self, size: int) -> dict[int, Block]:
+        found: dict[int, Block] = {}
+        for number, reader in enumerate(self.readers):
+            if number in self.aside or number in self.ended:
+                continue
+            with self.freezing(number):
+                block = reader.peek(size)
+                if block is None:
+                    self.ended.add(number)
+                    reader.end(0)
+                    continue
+                if not found and block.u is not None:
+                    # As many steps of all members as `limit` allows, by the samples of the first one.
+                    each = sum(leaf[0].nbytes for leaf in (*block.u, *block.target))
+                    size = int(min(size, max(1, self.limit // (self.members * max(each, 1)))))
+                found[number] = block
+        return found
 
 
 class LaneRunner(BlockRunner):
@@ -57,11 +177,7 @@ class LaneRunner(BlockRunner):
         choices = first.choices
         reset, carries = choices.reset_h == "sample", not choices.credit.clears
         self.engine: Engine = Engine(first.order, reset, carries, self.layout.width, self.own)
-        velocities, hypers = [p.system.velocity for p in self.parts], [p.hyper for p in self.parts]
-        reads_time = first.system.reads_time
-        self.settings = RateSettings(
-            hypers, velocities, str(choices.order), self.layout.fold, theta[0].device, reads_time
-        )
+        self.settings = settings_of(self.parts, self.layout.fold)
         self.engine.numbers = self._random
         self.lanes: Lanes | None = None
 
@@ -120,19 +236,14 @@ class LaneRunner(BlockRunner):
     def plan(self, block: Any) -> RatesTable | None:
         """Rates of all members; `None` if there is no first state for their samples."""
         batch: LaneBatch = block
-        require_moving(self.parts)
         if self.lanes is None:
             try:
                 self.lanes = self._packed(batch)
             except HamlearnError:
                 # The member whose sample it is raises this when it takes it eagerly.
                 return None
-        steps = Steps(batch.count, batch.tau, batch.known, batch.learns, batch.active)
-        plan = self.settings.table(self.lanes.times, self.lanes.updates, steps)
-        for lane, parts in enumerate(self.parts):
-            if parts.hyper.clock == "continuous":
-                parts.usual.overshoot.look(plan.rates_of(lane))
-        return plan
+        steps, state = Steps(batch.count, batch.tau, batch.known, batch.learns, batch.active), self.lanes.state
+        return planned(self.settings, self.parts, state.times, state.updates, steps)
 
     def undo(self) -> Undo:
         """Return what brings all members back to where they are."""
@@ -147,24 +258,16 @@ class LaneRunner(BlockRunner):
         lane = int(batch.active.argmax())
         sample = batch.lane_sample(0, lane)
         reference = ReferenceStep(lambda: self._rehearsed(lane, sample), self.parts[lane].network, lane)
-        fresh = batch.begins(lanes.fresh, lanes.held.theta[0].device)
-        ran = self.engine.run(lanes.held, lanes.carry, fresh, plan.pace(), batch.packed(), watch, reference)
+        fresh = batch.begins(lanes.state.fresh, lanes.held.theta[0].device)
+        ran = self.engine.run(lanes.held, lanes.state.carry, fresh, plan.pace(), batch.packed(), watch, reference)
         if not batch.active.all():
             lanes.keep_resting(batch.active, self._before.copies, ran.carry)
         return ran, good_steps(ran, batch.count, watch, lanes.held.theta, lambda: self._masks(batch))
 
     def accept(self, block: Any, plan: RatesTable, ran: BlockResult) -> None:
         """Where the lanes are after the last step."""
-        batch, lanes = block, self.lanes
-        assert lanes is not None
-        lanes.carry, lanes.times = ran.carry, plan.clock[-1].copy()
-        lanes.updates = lanes.updates + batch.learns.sum(0)
-        lanes.moved = lanes.moved | batch.active
-        begins = False if batch.boundary is None else batch.boundary[-1]
-        lanes.fresh = np.where(batch.active, begins, lanes.fresh)
-        lanes.drawn = [
-            n + self.engine.drawn * int(taking) for n, taking in zip(lanes.drawn, batch.active, strict=True)
-        ]
+        assert self.lanes is not None
+        self.lanes.advance(ran.carry, plan.clock[-1].copy(), block, self.engine.drawn)
 
     def row(self, ahead: PendingBlock, index: int) -> Any:
         """The report of a step."""
@@ -188,14 +291,14 @@ class LaneRunner(BlockRunner):
         device = self.lanes.held.theta[0].device
         each = [
             draws.rows(member.seed, drawn, count)
-            for member, drawn in zip(self.members, self.lanes.drawn, strict=True)
+            for member, drawn in zip(self.members, self.lanes.state.drawn, strict=True)
         ]
         return [self.layout.fold(torch.stack(rows, 1).to(device), 1) for rows in zip(*each, strict=True)]
 
     def _rehearsed(self, lane: int, sample: Sample) -> EagerReference:
         """The eager step of a member, from where its lane is."""
         assert self.lanes is not None
-        if self.lanes.moved[lane]:
+        if self.lanes.state.moved[lane]:
             self.lanes.write_back(lane)
         return self.members[lane].rehearse(sample)
 

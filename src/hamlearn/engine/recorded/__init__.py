@@ -1,10 +1,8 @@
 """The compiled engine: the step that the eager engine takes, recorded as a graph and run in whole blocks."""
 
-from hamlearn.engine.recorded.eager_reference import EagerReference, Groups, ReferenceStep, weights_kept
 from hamlearn.engine.recorded.echo import EchoEngine
-from hamlearn.engine.recorded.engine import BlockResult, Engine, HeldTensors, Pace
-from hamlearn.engine.recorded.recorder import named
-from hamlearn.engine.recorded.trace import NORM, Watch
+from hamlearn.engine.recorded.recorder import BlockResult, Engine, HeldTensors, Pace, named
+from hamlearn.engine.recorded.trace import NORM, EagerReference, Groups, ReferenceStep, Watch, weights_kept
 from hamlearn.loops import UnsupportedError
 
 __all__ = [

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep
-from hamlearn.engine.recorded.engine import BlockResult
-from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
-from hamlearn.engine.recorded.trace import RecordedStep, Specs, Stage, Variant, mark
+from hamlearn.engine.recorded.recorder import BlockResult, LoopInputs, Recorder, named
+from hamlearn.engine.recorded.trace import Groups, RecordedStep, ReferenceStep, Specs, Stage, Variant, mark
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.draws import Draws
 from hamlearn.loops.index_checks import counted

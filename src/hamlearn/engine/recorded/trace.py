@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hamlearn._base import trees
+from hamlearn._base.finite import all_finite
 from hamlearn._base.scale import plus
-from hamlearn.engine.recorded.eager_reference import Groups
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.index_checks import counted
 from hamlearn.rates import Rates
@@ -28,6 +29,8 @@ from hamlearn.rules.velocity import Velocity
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 
+Groups = dict[str, list[Tensor]]
+"""Tensors by what they are."""
 Watch = Literal["nothing", "state"]
 """What is watched for values that are not finite, step by step: nothing; or h, z, E, and inputs beside buffers."""
 Specs = tuple[trees.Spec, trees.Spec, trees.Spec]
@@ -134,24 +137,23 @@ class Stage:
         return result
 
 
+@dataclass
 class RecordedStep(ABC):
     """One step, from groups of tensors to what they become and to the results of the step.
 
-    Args:
+    Attributes:
         order: The order that the eager engine steps by.
         variant: What the samples may have.
         specs: Structures of h, of u and of the target.
         names: Names of the buffers and of the parameters that are not learned.
-
-    Attributes:
-        key: What the step depends on besides the shapes of its tensors.
         y_spec: Structure of an output, known once the step has been called.
     """
 
-    def __init__(self, order: Order, variant: Variant, specs: Specs, names: tuple[list[str], list[str]]) -> None:
-        self.order, self.variant, self.specs, self.names = order, variant, specs, names
-        self.key = type(self).__name__, variant, str(specs)
-        self.y_spec: trees.Spec = None
+    order: Order
+    variant: Variant
+    specs: Specs
+    names: tuple[list[str], list[str]]
+    y_spec: trees.Spec = field(default=None, init=False)
 
     @abstractmethod
     def __call__(self, given: Groups) -> tuple[Groups, Groups]:
@@ -180,6 +182,8 @@ class OrderStep(RecordedStep):
         stage = Stage(self.order, given, self.order.system.hyper.s, *self.names)
         with counted() as faults:
             outcome = stage.run(lambda: self._proposed(stage, given, self.sample(given)))
+            if outcome.memory is not None:
+                raise UnsupportedError("its order remembers something beside tensors of the carry")
             theta = _moved(stage, outcome)
             if given.get("known"):
                 outcome, theta = self._if_known(stage, given, outcome, theta)
@@ -273,3 +277,68 @@ def _kept(carried: Groups, name: str) -> list[Tensor]:
     """A carried group, or the sum of its squares; nothing of one that is empty."""
     leaves = carried[name.removeprefix(NORM)]
     return [torch.stack([(x * x).sum() for x in leaves]).sum()] if name.startswith(NORM) and leaves else leaves
+
+
+class EagerReference(NamedTuple):
+    """The start and the results of an eager step.
+
+    Attributes:
+        start: The tensors that it started from.
+        led_to: Its results, copied. Weights and v are left out: they follow from ω, and Adam divides the rounding
+            of tiny gradients by their size.
+    """
+
+    start: Groups
+    led_to: Groups
+
+    @classmethod
+    def of(cls, theta: Sequence[Tensor], start: Carry, outcome: Outcome) -> EagerReference:
+        """A step that proposes `outcome`."""
+        met = {"theta": list(theta), "omega": start.omega, "h": start.h, "z": start.z, "E": start.E}
+        led_to = {
+            "omega": outcome.omega,
+            "h": outcome.h,
+            "z": outcome.z,
+            "E": outcome.E,
+            "y": trees.flatten(outcome.y)[0],
+            "loss": [] if outcome.loss is None else [outcome.loss],
+        }
+        return cls(met, {name: [trees.copied(x) for x in group] for name, group in led_to.items() if group})
+
+    def comparable(self, first: Groups) -> bool:
+        """Whether it started where the compiled step starts, and led to finite values."""
+        pairs = [(self.start[name], first.get(name)) for name in self.start]
+        # A group that one of the two steps does without is empty or absent.
+        same = all(_equal(a, b) for one, other in pairs if one and other for a, b in zip(one, other, strict=True))
+        return same and all_finite([x for group in self.led_to.values() for x in group if x.is_floating_point()])
+
+
+class ReferenceStep(NamedTuple):
+    """Makes the eager step of a block's first sample, and raises what that step raises.
+
+    Attributes:
+        run: Makes the step, and leaves everything as it was; `None`: there is nothing to compare.
+        network: The network whose step it is: the one that is recorded, or that of another member.
+        member: Its place among the members of a population.
+    """
+
+    run: Callable[[], EagerReference | None]
+    network: nn.Module
+    member: int = 0
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one is other or (one.dtype == other.dtype and torch.equal(one.detach(), other.detach()))
+
+
+@contextmanager
+def weights_kept(network: nn.Module) -> Iterator[None]:
+    """Within, a step may write to weights and buffers, as an embedding with `max_norm` does; they are put back."""
+    before = [(own, own.detach().clone()) for own in (*network.parameters(), *network.buffers())]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for own, copy in before:
+                if not torch.equal(own, copy):
+                    own.copy_(copy)

@@ -15,9 +15,7 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
 from hamlearn._base.scale import scaled
-from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.engine.blocks.runner import BlockRunner, Undo
-from hamlearn.engine.blocks.step_runner import good_steps, known_in
+from hamlearn.engine.blocks.runner import BlockRunner, PendingBlock, Undo, good_steps, known_in
 from hamlearn.engine.rates_table import RateSettings, Steps
 from hamlearn.engine.recorded import (
     BlockResult,
