@@ -39,7 +39,7 @@ def learner() -> hl.Learner:
 
 
 def main(folder: Path) -> list[dict]:
-    """The losses along the second half, as recorded."""
+    """Mean losses along the second half, as recorded."""
     path = folder / "tide.csv"
     write_table(path)
     first = learner()
@@ -53,10 +53,14 @@ def main(folder: Path) -> list[dict]:
     with record.Recorder(second, memory) as recorder:
         for _ in recorder(second.run(table(path), resume=True)):
             pass
-    for part in (memory.rows[k : k + 50] for k in range(0, len(memory.rows), 50)):
-        print(f"t = {part[-1]['t']:6.1f} h   mean loss {sum(row['loss'] for row in part) / len(part):.4f}")
+    parts = [memory.rows[k : k + 50] for k in range(0, len(memory.rows), 50)]
+    # A row whose target is missing has no loss.
+    losses = [[row["loss"] for row in part if row["loss"] is not None] for part in parts]
+    means = [{"t": part[-1]["t"], "loss": sum(own) / len(own)} for part, own in zip(parts, losses, strict=True)]
+    for row in means:
+        print(f"t = {row['t']:6.1f} h   mean loss {row['loss']:.4f}")
     print(f"report: {record.html(memory.rows, folder / 'tide.html', title='Tide, one hour ahead')}")
-    return memory.rows
+    return means
 
 
 if __name__ == "__main__":
