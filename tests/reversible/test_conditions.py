@@ -54,7 +54,7 @@ def same(a, b, rtol=0.0):
 @pytest.mark.parametrize("memory", MODES)
 def test_dropout_gives_the_result_of_the_stored_mode_to_the_bit(memory):
     torch.manual_seed(0)
-    net = Midpoint(Block(nn.Dropout(0.3)), 12, 0.1, verify=False)
+    net = Midpoint(Block(nn.Dropout(0.3)), 12, 0.1)
     same(twice(net, memory), twice(net, "stored"))
 
 
@@ -139,7 +139,7 @@ def test_autocast_leaves_weights_used_elsewhere_in_the_region_with_their_gradien
 
 def test_backward_inside_autocast_does_not_change_a_run_outside_of_it():
     torch.manual_seed(0)
-    net = Midpoint(Block(), 6, 0.1, verify=True)
+    net = Midpoint(Block(), 6, 0.1)
     x = torch.randn(3, 6)
     plain = torch.autograd.grad(net(x).sum(), list(net.parameters()))
     out = net(x).sum()

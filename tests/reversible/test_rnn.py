@@ -90,7 +90,7 @@ def test_tokens_with_a_loss_each_are_learned_over_a_sequence_of_a_thousand():
     torch.manual_seed(0)
     tokens = torch.randint(4, (1001, 1)).cumsum(0) % 4
     u = {"token": tokens[:-1], "target": tokens[:-1]}
-    net = MidpointRNN(Tokens(16, 4), 0.1, TokenLoss(16, 4), verify=True)
+    net = MidpointRNN(Tokens(16, 4), 0.1, TokenLoss(16, 4))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.005)
     losses = []
     for _ in range(4):

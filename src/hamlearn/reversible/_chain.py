@@ -83,7 +83,6 @@ class Chain:
         drive: u.
         replay: the conditions of this call.
         watch: sees that the states stay on the grid; None without a grid.
-        verify: whether to keep a checksum of every state.
         trusted: fields known to depend on no weights but their own, by id; the echo adds to it.
     """
 
@@ -96,13 +95,11 @@ class Chain:
         drive: Drive,
         replay: Replay,
         watch: Watch | None,
-        verify: bool,
         trusted: dict[int, object],
     ) -> None:
         self.rule, self.fields, self.readout, self.steps = rule, fields, readout, steps
         self.drive, self.replay, self.watch, self.trusted = drive, replay, watch, trusted
         self.weights = Weights([*fields, readout])
-        self.verify, self.sums = verify, torch.empty(0, dtype=torch.int64)
         self.last: list[Tensor] = []
 
     def field(self, k: int) -> Field:
@@ -195,15 +192,3 @@ class Chain:
     def _note(self, k: int, h: Tensor) -> None:
         if self.watch is not None:
             self.watch.see(k, h)
-        if self.verify:
-            if k == 0:
-                self.sums = torch.empty(self.steps + 1, dtype=torch.int64, device=h.device)
-            self.sums[k] = checksum(h)
-
-    def require_same(self, k: int, rebuilt: Tensor) -> None:
-        """Raise `RebuildError` if the checksum of a rebuilt h_{k-1} is not that of the forward run."""
-        if self.verify and not torch.equal(checksum(rebuilt), self.sums[max(k - 1, 0)]):
-            raise RebuildError(
-                f"step {k} was not rebuilt: its field, {type(self.field(k)).__name__}, gave other bits when it "
-                f"was evaluated again. {CHANGED}"
-            )

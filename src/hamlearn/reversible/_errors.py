@@ -23,7 +23,7 @@ class RebuildError(HamlearnError, RuntimeError):
     """The rebuilt states are not those of the forward run: the field gave other bits when recomputed.
 
     What to do: change nothing that the field depends on between the forward and the backward run, use a field that
-    computes the same bits every time, or `memory="stored"`; `verify=True` names the step.
+    computes the same bits every time, or `memory="stored"`.
 
     Example:
         >>> import torch

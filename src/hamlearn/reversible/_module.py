@@ -28,22 +28,16 @@ class Reversible(nn.Module):
         memory: str,
         bound: float,
         state_dtype: torch.dtype | None,
-        verify: bool,
         preserve_rng: bool,
     ) -> None:
         super().__init__()
         require_tau(tau)
         if memory not in MEMORY:
             raise ConfigError(f"memory={memory!r} is unknown: choose one of {', '.join(map(repr, MEMORY))}.")
-        if verify and not (exact and memory == "reversible"):
-            raise ConfigError(
-                f"verify=True with exact={exact}, memory={memory!r}: only states that are rebuilt exactly can "
-                "be verified. Set exact=True and memory='reversible', or leave verify out."
-            )
         if state_dtype not in (None, torch.float32, torch.float64):
             raise ConfigError(f"state_dtype={state_dtype}: states are held in torch.float32 or torch.float64.")
         self.tau, self.exact, self.memory, self.bound = float(tau), exact, memory, bound
-        self.state_dtype, self.verify, self.preserve_rng = state_dtype, verify, preserve_rng
+        self.state_dtype, self.preserve_rng = state_dtype, preserve_rng
         self._trusted: dict[int, object] = {}
         if exact:
             Grid(bound, state_dtype or torch.float32)  # a bound that cannot work fails here, not in the first run
@@ -69,7 +63,6 @@ class Reversible(nn.Module):
             drive=drive,
             replay=Replay(h.device, self.preserve_rng, [*fields, readout]),
             watch=Watch(grid, h.device, dtype) if grid is not None else None,
-            verify=self.verify,
             trusted=self._trusted,
         )
         return run(chain, h, self.memory)

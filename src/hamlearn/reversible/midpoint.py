@@ -33,7 +33,6 @@ class Midpoint(Reversible):
         bound: range of the grid, |h| < bound; a state outside raises `GridOverflowError`. The grid is as fine
             as the range allows: 2^⌈log2 bound⌉/2^24 in float32, 2^⌈log2 bound⌉/2^53 in float64.
         state_dtype: what the states are held in; None: the type of h, float32 if h is of half precision.
-        verify: keep a checksum of every state (8 bytes a step) and name the step that was not rebuilt.
         preserve_rng: replay the random numbers of each step (dropout); takes one draw of the global generator.
 
     Example:
@@ -56,10 +55,9 @@ class Midpoint(Reversible):
         *,
         bound: float = 64.0,
         state_dtype: torch.dtype | None = None,
-        verify: bool = False,
         preserve_rng: bool = True,
     ) -> None:
-        super().__init__(tau, exact, memory, bound, state_dtype, verify, preserve_rng)
+        super().__init__(tau, exact, memory, bound, state_dtype, preserve_rng)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(f"steps={steps!r} is not a number of steps: give an integer of at least 1.")
         self.field, self.steps = field, steps
@@ -87,7 +85,6 @@ class MidpointSequential(Reversible):
         memory: "reversible", "stored" or "checkpoint".
         bound: range of the grid.
         state_dtype: what the states are held in.
-        verify: name a step that was not rebuilt.
         preserve_rng: replay the random numbers of each step.
 
     Example:
@@ -106,10 +103,9 @@ class MidpointSequential(Reversible):
         memory: str = "reversible",
         bound: float = 64.0,
         state_dtype: torch.dtype | None = None,
-        verify: bool = False,
         preserve_rng: bool = True,
     ) -> None:
-        super().__init__(tau, exact, memory, bound, state_dtype, verify, preserve_rng)
+        super().__init__(tau, exact, memory, bound, state_dtype, preserve_rng)
         plain = [type(f).__name__ for f in fields if not isinstance(f, nn.Module)]
         if not fields or plain:
             raise ConfigError(

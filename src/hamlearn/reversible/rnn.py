@@ -29,7 +29,6 @@ class MidpointRNN(Reversible):
         memory: "reversible", "stored" or "checkpoint".
         bound: range of the grid.
         state_dtype: what the states are held in.
-        verify: name a step that was not rebuilt.
         preserve_rng: replay the random numbers of each step.
 
     Example:
@@ -51,10 +50,9 @@ class MidpointRNN(Reversible):
         *,
         bound: float = 64.0,
         state_dtype: torch.dtype | None = None,
-        verify: bool = False,
         preserve_rng: bool = True,
     ) -> None:
-        super().__init__(tau, exact, memory, bound, state_dtype, verify, preserve_rng)
+        super().__init__(tau, exact, memory, bound, state_dtype, preserve_rng)
         self.field, self.readout = field, readout
 
     def forward(self, u: Any, h: Tensor) -> tuple[Tensor | None, Tensor]:
