@@ -65,6 +65,7 @@ class Refused:
             return
         self.counts[f"bad {kind}"] += 1
         place = 0 if engine == "step" else place
+        engine = "run" if "random" in self.parts.traits and engine == "compiled" else engine
         reports, error, before = [], None, look(self.subject)
         self.seed()
         with self.refusals() as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -73,12 +74,16 @@ def set_generators(devices: Sequence[int], states: Sequence[Tensor]) -> None:
         torch.cuda.set_rng_state(state, device)
 
 
-_repeats: list[None] = []
+class _Repeats(threading.local):
+    depth = 0
+
+
+_repeats = _Repeats()
 
 
 def repeating() -> bool:
     """Whether random numbers are to be those of an earlier evaluation, within `drawing`."""
-    return bool(_repeats)
+    return _repeats.depth > 0
 
 
 @contextmanager
@@ -95,11 +100,11 @@ def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
     """
     with torch.random.fork_rng(devices):
         set_generators(devices, states)
-        _repeats.append(None)
+        _repeats.depth += 1
         try:
             yield
         finally:
-            _repeats.pop()
+            _repeats.depth -= 1
 
 
 class Before(NamedTuple):
