@@ -8,7 +8,7 @@ import torch
 import hamlearn as hl
 from hamlearn import reference
 from hamlearn.local import LocalLearner
-from tests.local.cases import KINDS, chain, hyper, make, mse, samples, skips, whole_network
+from tests.local.cases import KINDS, hyper, make, mse, samples, skips, whole_network
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> bool:
@@ -52,21 +52,6 @@ def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kin
     assert all(bool((start[n] != w).any()) for n, w in module.named_parameters())
 
 
-def test_the_original_sign_agrees_with_the_equations():
-    module = make("skips")
-    judge_module = copy.deepcopy(module)
-    given = hl.Hyper(tau=0.1, eta=0.3, beta=0.01, s=1)
-    learner = LocalLearner(module, torch.nn.functional.mse_loss, given)
-    stream = samples("skips", 20)
-    for sample, (state, _) in zip(
-        stream,
-        reference.run(whole_network(judge_module), mse, given, stream, "parallel", hl.Forward()),
-        strict=True,
-    ):
-        learner.step(sample)
-        assert_same(learner, state, ended=sample.boundary)
-
-
 def test_holding_a_sample_is_showing_it_again():
     module = make("cyclic")
     twin = copy.deepcopy(module)
@@ -78,29 +63,6 @@ def test_holding_a_sample_is_showing_it_again():
             again = single.step(hl.Sample(sample.u, sample.target, sample.tau, sample.boundary and shown == 4))
         assert torch.equal(report.y, again.y)
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("kind", ["chain", "skips"])
-def test_delay_free_agrees_with_the_time_variant_equations(kind):
-    module = chain(3, 4, 4, 2) if kind == "chain" else skips()
-    judge_module = copy.deepcopy(module)
-    names = [n for n, _ in module.named_children()] if kind == "chain" else ["a", "b", "c", "add", "out"]
-    given = hl.Hyper(tau=0.7, eta=0.1, eta_z=0.2, beta=0.03, phi=0.8, phi_first=1.3)
-    learner = LocalLearner(module, torch.nn.functional.mse_loss, given, delay_free=True)
-    stream = [hl.Sample(s.u, s.target, s.tau) for s in samples(kind, 60)]
-    # The output of a sample is there from the first step of the next sample on, and so is its target.
-    before = [None, *(s.target for s in stream)]
-    shown = [
-        hl.Sample(s.u, before[i] if step == 0 else None, s.tau)
-        for i, s in enumerate(stream)
-        for step in range(len(names))
-    ]
-    judge = reference.run(whole_network(judge_module, active=names), mse, given, shown, "parallel", hl.Forward())
-    for sample in stream:
-        learner.step(sample)
-        for _ in names:
-            state, _ = next(judge)
-        assert_same(learner, state, ended=False)
 
 
 def test_delay_free_output_is_that_of_a_feed_forward_pass():

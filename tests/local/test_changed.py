@@ -100,10 +100,10 @@ def test_stacked_layers_refuse_autocast_and_others_follow_it():
         torch.manual_seed(3)
         net = chain(3, 3, 3, 3).to(torch.float32)
         learner = LocalLearner(net, mse, hl.Hyper(eta=1.0, beta=0.05), order="sequential", **setting)
-        for _ in range(3):
-            sample = hl.Sample(torch.ones(2, 3).float(), torch.zeros(2, 3).float(), boundary=True)
-            with context():
-                learner.step(sample)
+        sample = hl.Sample(torch.ones(2, 3).float(), torch.zeros(2, 3).float(), boundary=True)
+        # Within one block: autocast would keep the weights that it has converted.
+        with context():
+            list(learner.run([sample] * 3))
         return list(net.parameters())
 
     autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)

@@ -63,15 +63,3 @@ def test_a_copy_made_with_samples_in_flight_goes_on_bit_for_bit_and_leaves_the_o
 def test_a_shallow_copy_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"copy\.copy\(\).*use copy\.deepcopy\(\)"):
         copy.copy(make())
-
-
-@pytest.mark.parametrize("clock", ["events", "continuous"])
-def test_a_checkpoint_of_uneven_samples_in_flight_goes_on_bit_for_bit(clock, tmp_path):
-    given = samples()
-    learner, other = make(align=True, clock=clock), make(align=True, clock=clock)
-    torch.manual_seed(8)
-    for sample in given[:9]:
-        learner.step(sample)
-    learner.save(tmp_path / "learner.safetensors")
-    other.load(tmp_path / "learner.safetensors")
-    assert same(goes_on(other, given[9:]), goes_on(learner, given[9:]))

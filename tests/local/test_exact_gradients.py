@@ -142,15 +142,6 @@ def test_the_loss_of_a_sample_is_weighed_by_its_own_time_step():
     assert_equal(learner.state.omega, dict(zip(learner.state.omega, grads, strict=True)))
 
 
-def test_tied_weights_collect_what_each_node_gives():
-    shared = nn.Linear(3, 3)
-    module = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(3, 2))
-    learner = LocalLearner(module, mse, STILL, align=True)
-    stream = random_samples(8)
-    list(learner.run(stream))
-    assert_equal(learner.state.omega, gradients(module, module, stream))
-
-
 def test_the_second_evaluation_repeats_the_draws_of_the_first_and_leaves_statistics_alone():
     torch.manual_seed(3)
     module = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))

@@ -1,7 +1,5 @@
 """A loss that reads weights itself: τφ ∂L/∂θ reaches ω, in every order and in both engines."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -62,39 +60,3 @@ def test_both_engines_learn_alike_from_a_loss_with_a_penalty(order, missing):
         torch.testing.assert_close(omega, compiled.state.omega[name], rtol=1e-10, atol=1e-12)
     for a, b in zip(eager.module.parameters(), compiled.module.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_one_group_with_a_penalty_is_gradient_descent_on_the_penalised_loss():
-    torch.manual_seed(0)
-    module = chain(3, 4, 2)
-    twin = copy.deepcopy(module)
-    learner = LocalLearner(module, penalised(module), hl.Hyper.from_sgd(lr=0.1), groups=1, order="sequential")
-    optimizer, loss = torch.optim.SGD(twin.parameters(), lr=0.1), penalised(twin)
-    for sample in random_samples(10):
-        learner.step(sample)
-        optimizer.zero_grad()
-        loss(twin(sample.u), sample.target).backward()
-        optimizer.step()
-    for a, b in zip(module.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}])
-def test_a_run_within_autocast_sees_the_weights_move(setting):
-    def weights(whole: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).float()
-        learner = LocalLearner(module, mse, hl.Hyper(beta=0.5), stacked=False, **setting)
-        samples = [hl.Sample(s.u.float(), s.target.float()) for s in random_samples(8)]
-        if whole:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                list(learner.run(samples))
-        else:
-            for sample in samples:
-                with torch.autocast("cpu", dtype=torch.bfloat16):
-                    learner.step(sample)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                learner.flush()
-        return list(module.parameters())
-
-    assert all(torch.equal(a, b) for a, b in zip(weights(True), weights(False), strict=True))

@@ -6,7 +6,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.local import Graph, LocalLearner
-from tests.local.cases import Add, chain, make, samples
+from tests.local.cases import Add, chain, make
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
@@ -67,14 +67,21 @@ def test_a_checkpoint_of_samples_in_flight_holds_what_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}])
-def test_a_node_that_writes_into_its_input_is_named(setting):
+def test_a_node_that_works_in_place_leaves_what_others_read(setting):
     class Scale(nn.Module):
-        def forward(self, x):
-            with torch.no_grad():
-                x.mul_(2)
-            return 1.0 * x
+        def __init__(self, in_place):
+            super().__init__()
+            self.in_place = in_place
 
-    learner = LocalLearner(nn.Sequential(Scale(), nn.Linear(3, 2)), mse, hl.Hyper(), **setting)
-    sample = samples("chain", 1)[0]
-    with pytest.raises(hl.errors.HamlearnError, match=r"'0'"):
-        learner.step(sample)
+        def forward(self, x):
+            return x.mul_(2) if self.in_place else 2 * x
+
+    found = []
+    for in_place in (True, False):
+        torch.manual_seed(2)
+        nodes = {"a": nn.Linear(3, 3), "b": Scale(in_place), "add": Add(), "out": nn.Linear(3, 2)}
+        edges = [("u", "a"), ("a", "b"), ("a", "add"), ("b", "add"), ("add", "out")]
+        learner = LocalLearner(Graph(nodes, edges), mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+        list(learner.run(random_samples(12, batch=(3,))))
+        found.append(list(learner.module.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hamlearn as hl
-from hamlearn.errors import ConfigError
-from hamlearn.local import Graph, LocalLearner
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.local import Graph, LocalLearner, Residual
 from tests.local.cases import Two, chain, hyper, layer
 from tests.problems import random_samples
 
@@ -37,6 +37,11 @@ def branches():
     return Graph(nodes, edges)
 
 
+def residuals(function=nn.Tanh, bias=True):
+    blocks = [Residual(nn.Sequential(nn.Linear(4, 4, bias=bias), function()), 0.5) for _ in range(4)]
+    return nn.Sequential(layer(3, 4), *blocks, nn.Linear(4, 2))
+
+
 CASES = {
     "tanh": lambda: chain(3, 4, 4, 4, 4, 2),
     "first and last": lambda: chain(3, 3, 3, 3),
@@ -44,6 +49,8 @@ CASES = {
     "no bias": lambda: relu_chain(bias=False),
     "linear": lambda: nn.Sequential(*(nn.Linear(3, 3) for _ in range(5))),
     "branches": branches,
+    "residual": residuals,
+    "residual, no bias": lambda: residuals(nn.GELU, bias=False),
 }
 
 
@@ -54,7 +61,8 @@ def test_the_stacked_engine_equals_the_plain_one(case, batch, setting):
     module = CASES[case]()
     outputs = module(torch.zeros(3)).shape[-1] if isinstance(module, nn.Sequential) else 2
     names = [name for name, _ in module.named_parameters()]
-    given = replace(hyper(names), beta={names[0]: 0.02, "*": 0.05})
+    small = 0.1 if "residual" in case else 1.0
+    given = replace(hyper(names), beta={names[0]: 0.02 * small, "*": 0.05 * small})
     stacked = LocalLearner(copy.deepcopy(module), mse, given, **setting)
     plain = LocalLearner(module, mse, given, stacked=False, **setting)
     assert stacked.stacks
@@ -115,6 +123,23 @@ def test_layers_that_others_read_or_that_differ_are_not_stacked():
     hooked = nn.Sequential(layer(3, 3), layer(3, 3))
     hooked[1].register_forward_hook(lambda module, inputs, output: 2 * output)
     assert not LocalLearner(hooked, mse, hl.Hyper()).stacks
+
+
+def test_residual_and_plain_layers_are_not_stacked_with_each_other():
+    pair = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(4)]
+    module = nn.Sequential(pair[0], pair[1], Residual(pair[2]), Residual(pair[3]))
+    assert LocalLearner(module, mse, hl.Hyper()).stacks == [("0", "1"), ("2", "3")]
+
+
+def test_a_residual_branch_begins_small_and_keeps_the_shape():
+    branch = nn.Linear(3, 3)
+    before = branch.weight.detach().clone()
+    residual = Residual(branch, scale=0.25)
+    assert torch.equal(branch.weight, 0.25 * before)
+    assert torch.equal(copy.deepcopy(residual).branch.weight, branch.weight)
+    learner = LocalLearner(nn.Sequential(Residual(nn.Linear(3, 1))), mse, hl.Hyper())
+    with pytest.raises(SampleError, match=r"node '0' \(Residual\).*gave \[1, 1\] for \[1, 3\]"):
+        learner.step(hl.Sample(torch.ones(1, 3), torch.ones(1, 3)))
 
 
 def test_groups_of_equal_layers_are_stacked():

@@ -33,17 +33,6 @@ def test_an_aligned_chain_learns_mnist_from_a_new_image_every_tick():
     assert plain["test"] - found["test"] < 0.05
 
 
-def test_the_study_writes_its_table_and_figure(tmp_path):
-    pytest.importorskip("sklearn")
-    found = locality.run(tmp_path, None, quick=True)
-    assert json.loads((tmp_path / "locality.json").read_text()) == json.loads(json.dumps(found))
-    rows = {row["label"]: row["test"] for row in found["digits"]}
-    assert rows["BackPropagation"] > 0.6
-    assert rows["4 groups, aligned, hold 1"] > 0.6
-    assert rows["4 groups, unaligned, hold 1"] < rows["4 groups, aligned, hold 1"] - 0.1
-    assert (tmp_path / "locality.png").stat().st_size > 10_000
-
-
 def test_the_benchmark_writes_a_dated_report(tmp_path):
     report = bench.run(tmp_path, quick=True)
     (path,) = tmp_path.glob("*-local.json")

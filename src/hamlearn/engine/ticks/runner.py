@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -108,15 +108,6 @@ def _costates(omega: list[Tensor], grads: list[Increment | None], decay: float, 
     return [w if g is None else w + gain * dense(g) for w, g in pairs]
 
 
-class Shown(NamedTuple):
-    """The report of a sample: the row that shows its output, the time it was taken, and whether it learned."""
-
-    row: int
-    sample: Sample
-    t: float
-    learned: bool
-
-
 class TickPlan:
     """Rates of all rows of a loop, and what each of them compares and reports.
 
@@ -160,17 +151,20 @@ class TickPlan:
     def _strides(self) -> np.ndarray:
         return np.broadcast_to(self.steps.rates[:, 0, 1], (self.rows.count,))
 
-    def shown(self, index: int) -> Shown | None:
-        """What is reported while a sample is shown: the last one whose output is to be reported then."""
+    def shown(self, index: int) -> tuple[int, Sample, float, bool] | None:
+        """What is reported while a sample is shown: row, sample, time, and whether it learned.
+
+        It is the last sample whose output is to be reported then; `None`: outputs are still under way.
+        """
         for row in range((index + 1) * self.hold - 1, index * self.hold - 1, -1):
             entered = row - self.due
             if entered < 0:
                 entry = self.waiting[row]
                 if entry.reported:
-                    return Shown(row, entry.given or entry.sample, entry.t, entry.sample.target is not None)
+                    return row, entry.given or entry.sample, entry.t, entry.sample.target is not None
             elif entered % self.hold == self.hold - 1:
                 place = entered // self.hold
-                return Shown(row, self.block.sample(place), self.times[entered], self.block.has_target(place))
+                return row, self.block.sample(place), self.times[entered], self.block.has_target(place)
         return None
 
     def carry(self, before: Any, ran: Carry) -> Any:
@@ -326,10 +320,11 @@ class TickRunner(BlockRunner):
         shown = plan.shown(index)
         if shown is None:
             return StepReport(self.ticker.t, None, None, None)
-        y = trees.unflatten([leaf[shown.row] for leaf in ran.y], ran.y_spec)
-        loss = ran.loss[shown.row] if ran.loss is not None and shown.learned else None
-        coupling = None if ran.coupling is None else ran.coupling[shown.row]
-        return StepReport(shown.t, y, loss, shown.sample, phi=plan.steps.phi(shown.row), coupling=coupling)
+        row, sample, t, learned = shown
+        y = trees.unflatten([leaf[row] for leaf in ran.y], ran.y_spec)
+        loss = ran.loss[row] if ran.loss is not None and learned else None
+        coupling = None if ran.coupling is None else ran.coupling[row]
+        return StepReport(t, y, loss, sample, phi=plan.steps.phi(row), coupling=coupling)
 
     def _tried(self, start: Carry, sample: Sample) -> EagerReference | None:
         """One row, taken eagerly, to hold the recording against it."""

@@ -72,15 +72,14 @@ class Cell:
         modules = list(node.module.modules())
         self.buffers = Buffers(modules)
         self.devices = devices_of(tensors_of(modules))
-        self.inplace = any(getattr(m, "inplace", False) for m in modules)
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
 
     def over(self, theta: list[Tensor]) -> Cell:
         """The same node with other weights, which its module holds meanwhile: tensors to be recorded."""
         twin = copy.copy(self)
-        # A recorded step draws nothing and cannot ask for a version.
-        twin.theta, twin.inplace, twin._steady, twin._hooks = theta, True, True, []
+        # A recorded step draws nothing.
+        twin.theta, twin._steady, twin._hooks = theta, True, []
         return twin
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
@@ -144,22 +143,5 @@ class Cell:
         return not self._steady or any(self._hooks)
 
     def _evaluate(self, inputs: list[Any]) -> Tensor:
-        if self.inplace:
-            # The inputs are other nodes' states: a module that works in place gets copies.
-            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
-        before = _versions(inputs)
-        out = self.node(*inputs)
-        if before != _versions(inputs):
-            raise ConfigError(
-                f"node {self.name!r} ({type(self.node.module).__name__}) writes into its input, which others read "
-                "too: let it work on a copy, or give it an attribute inplace=True, and it is handed copies"
-            )
-        return out
-
-
-def _versions(inputs: list[Any]) -> list[int] | None:
-    """How often each input has been written to; `None` if one is not a tensor, or does not count it."""
-    try:
-        return [x._version for x in inputs]
-    except (AttributeError, RuntimeError):
-        return None
+        """ĥ from copies: the inputs are other nodes' states, and a module may work in place."""
+        return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))

@@ -63,14 +63,13 @@ class Unaligned(LocalRule[Nodes]):
         sequential = system.order == "sequential"
         shown = seen(cells, carry.h)
         over = now.last and sample.boundary
-        values = self.inputs(sample) | shown
+        values = system.wiring.values(sample.u) | shown
         traces = [
             cell.trace(cell.gather(h, [values[s] for s in cell.sources]))
             for cell, h in zip(cells, carry.h, strict=True)
         ]
         h1 = [trace.state() for trace in traces]
         check_shapes(cells, h1, carry.h)
-        self.states_leave(h1, over=over)
         if sequential:
             shown = seen(cells, h1)
         gain = rates.stride * rates.phi
@@ -91,7 +90,6 @@ class Unaligned(LocalRule[Nodes]):
             inner.append(inside)
             for parent, message in zip(cell.parents, outside, strict=True):
                 incoming[parent] = incoming[parent] + message if parent in incoming else message
-        self.costates_meet(carry, incoming)
         z1 = [
             _costate(cell, z, inside, incoming.get(cell.name), rates)
             for cell, z, inside in zip(cells, carry.z, inner, strict=True)
@@ -127,16 +125,6 @@ class Unaligned(LocalRule[Nodes]):
         if costs is None:
             return partial(coupling, carry.z, carry.h, h1, tau)
         return lambda: coupling(carry.z, carry.h, h1, tau) + costs.R
-
-    def inputs(self, sample: Sample) -> dict[str, Any]:
-        """What enters from outside, by name; for a part of a graph, the states that its neighbours show."""
-        return self.system.wiring.values(sample.u)
-
-    def states_leave(self, h1: list[Tensor], *, over: bool) -> None:
-        """A part of a graph: hand on the states that this tick has computed, unless a sequence is over."""
-
-    def costates_meet(self, carry: Nodes, incoming: dict[str, Tensor]) -> None:
-        """A part of a graph: hand on the messages to other parts, and add theirs to `incoming`."""
 
     def by_node(self, carry: Nodes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """States and costates by node."""
