@@ -466,7 +466,7 @@ def carry_along(learner: Learner, parts: Mapping[str, Any]) -> None:
 def ask_norms(learner: Learner, names: Sequence[str]) -> None:
     """Have reports of compiled blocks tell norms of h, z, ω and θ: to look at each state would repeat steps."""
     parameters = sum(1 for _ in learner.network.parameters())
-    # Weights that are not learned are no part of what a step carries: then the state has to be looked at.
+    # A step carries only the weights that are learned: for others the state has to be looked at.
     told = "theta" not in names or parameters == len(learner._eager.parts.system.theta)
     learner._eager.norms = tuple(names) if told else ()
 
