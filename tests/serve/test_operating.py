@@ -160,7 +160,7 @@ def test_a_checkpoint_replaces_the_one_before_unless_that_was_asked_for_or_is_ol
     for second in range(40, 50):
         kept.write(about(second, diverging=39), state, {})
     assert [one.position for one in kept.known] == [24, 26, 28, 49]
-    assert kept.healthy_before().position == 28
+    assert [kept.healthy_before(position).position for position in (49, 28)] == [28, 26]
     assert checkpoints.Checkpoints(tmp_path, 4, 10.0).known == kept.known
 
 
@@ -173,6 +173,10 @@ def test_a_learner_that_diverges_is_marked_and_returns_to_its_last_healthy_check
         server.ask("/predict", items[:200])
         assert metrics(server)["hamlearn_diverging", ""] == 1
         assert server.ask("/state").value["diverging"] > 400
+        # The newest checkpoint is the healthy one, until another is written.
+        assert server.ask("/rollback", method="POST").value["position"] == healthy["position"]
+        server.ask("/predict", {"u": [1e5, -1e5], "target": [1e5]})
+        server.ask("/predict", items[:200])
         assert server.ask("/checkpoint", method="POST").value["diverging"] > 400
         back = server.ask("/rollback", method="POST").value
         assert (back["position"], back["diverging"]) == (healthy["position"], None)

@@ -230,7 +230,7 @@ class Agent:
 
     def state(self) -> dict[str, Any]:
         """Where the learner stands, as JSON."""
-        journal, newest = self.journal, self.checkpoints.newest
+        journal, newest, scores = self.journal, self.checkpoints.newest, self.journal.scores.read()
         return {
             "position": journal.samples,
             **self.counts,
@@ -238,7 +238,7 @@ class Agent:
             "norms": norms(self.learner, ("h", "z", "omega", "theta")),
             "last_id": journal.last,
             "diverging": journal.scores.diverging,
-            "scores": journal.scores.read(),
+            "scores": scores,
             "resumed_at": journal.resumed,
             "checkpoint": None if newest is None else newest._asdict(),
         }
@@ -252,8 +252,9 @@ class Agent:
     def copy(self, *, pinned: bool = False) -> Callable[[], About]:
         """Copy what a checkpoint holds; the function returned writes the copy, in any thread."""
         journal, when, changes = self.journal, datetime.now(UTC).isoformat(timespec="seconds"), self._changes
-        about = About(0, journal.samples, journal.last, when, pinned, journal.scores.diverging)
+        # In this order: what waits is counted by it, and judged.
         state, noted = self.learner.state_dict(), journal.state_dict()
+        about = About(0, journal.samples, journal.last, when, pinned, journal.scores.diverging)
         self._copied_at = time.monotonic()
 
         def write() -> About:
@@ -267,10 +268,11 @@ class Agent:
         """Become what a checkpoint holds; returns what writes this state as the newest checkpoint.
 
         Args:
-            number: Of the checkpoint; `None`: the last one before the newest that was taken in good health.
+            number: Of the checkpoint; `None`: the last one before the present sample, of those in good health.
         """
         known = {about.number: about for about in self.checkpoints.known}
-        about = self.checkpoints.healthy_before() if number is None else known.get(number)
+        healthy = self.checkpoints.healthy_before(self.journal.samples)
+        about = healthy if number is None else known.get(number)
         if about is None:
             kept = f"Kept are {list(known)}; see GET /checkpoints."
             raise Refused(404, f"there is no checkpoint {number or ''} to return to. {kept}")

@@ -209,6 +209,8 @@ class Routes:
 
 def agent_of(request: Request) -> str:
     """The key of the agent that a request names; empty if it names none."""
+    if not request.scope["query_string"]:
+        return ""
     query = request.query_params
     unknown = sorted(set(query) - {"agent", "to"})
     if unknown or len(query.getlist("agent")) > 1:

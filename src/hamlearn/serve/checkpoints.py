@@ -92,9 +92,10 @@ class Checkpoints:
             journal = header.pop(_SERVED)["journal"]
             return checkpoint.value(tensors, header), journal
 
-    def healthy_before(self) -> About | None:
-        """The last checkpoint before the newest that was not taken while the learner diverged."""
-        return next((about for about in reversed(self.known[:-1]) if about.diverging is None), None)
+    def healthy_before(self, position: int) -> About | None:
+        """The last checkpoint before a position that was not taken while the learner diverged."""
+        healthy = [about for about in self.known if about.diverging is None and about.position < position]
+        return healthy[-1] if healthy else None
 
     def _keeps_last_but_one(self) -> bool:
         """Whether the one that has just become the last but one stays.

@@ -57,11 +57,16 @@ class Metrics:
             registry=self._registry,
         )
         self._registry.register(self)
+        # By route and status: looking labels up takes longer than counting.
+        self._counters: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        if (route, status) not in self._counters:
+            self._counters[route, status] = self._requests.labels(route, str(status)), self._seconds.labels(route)
+        requests, times = self._counters[route, status]
+        requests.inc()
+        times.observe(seconds)
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""

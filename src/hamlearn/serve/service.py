@@ -120,16 +120,16 @@ class Service:
             self.dropped += count
             reason = f"{self.waiting} samples wait, and serve.queue = {most} may. Send this again later."
             raise Refused(429, reason, retry=BUSY)
-        job = Job(work, count, asyncio.get_running_loop().create_future())
-        self._queue.append(job)
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._queue.append(Job(work, count, future))
         self.waiting += count
         self._wake.set()
+        timer = loop.call_later(timeout, _give_up, future, timeout)
         try:
-            return await asyncio.wait_for(job.future, timeout)
-        except TimeoutError:
-            # If it still waits, it is passed over when its turn comes.
-            reason = f"there was no answer within {timeout:g} seconds (serve.timeout)."
-            raise Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY) from None
+            return await future
+        finally:
+            timer.cancel()
 
     def _require_rate(self, agent: str, count: int) -> None:
         """Let each agent take `serve.rate` samples per second, and a second's worth or one batch at once."""
@@ -223,6 +223,13 @@ class Service:
         except (HamlearnError, OSError, Refused) as error:
             self.failures, self.failed = self.failures + 1, error
             log.warning("the checkpoint of agent %r could not be written: %s", key, error)
+
+
+def _give_up(future: asyncio.Future[Any], timeout: float) -> None:
+    """End a wait. If the job has not begun, it is passed over when its turn comes."""
+    if not future.done():
+        reason = f"there was no answer within {timeout:g} seconds (serve.timeout)."
+        future.set_exception(Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY))
 
 
 def _copied(key: str, agents: Agents) -> Callable[[], About]:
