@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import uvicorn
 
 from hamlearn.errors import ConfigError
@@ -53,6 +54,8 @@ def serve(
         handler.setFormatter(JsonLines())
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     with alone_in(settings.folder), torch_as(settings.config["run"]), _bound(settings) as listener:
+        # What a learner draws, as for dropout, comes from the seed, or continues as its checkpoint says.
+        torch.manual_seed(settings.config["run"]["seed"])
         service = Service(settings)
         server = uvicorn.Server(config(settings, application(service)))
         # What was made so far stays: to look through it for garbage would take longer than most requests.
