@@ -172,6 +172,26 @@ def test_no_request_takes_longer_than_it_may_and_what_was_not_begun_is_not_learn
         assert server.ask("/predict", ONE).value["sample"] == 1
 
 
+def test_a_round_of_slow_samples_is_over_before_its_requests_time_out(tmp_path, monkeypatch):
+    with Server(tmp_path, serve={"timeout": 20.0}) as server:
+        rounds, take = [], server.service._round
+        monkeypatch.setattr(server.service, "_round", lambda jobs: rounds.append(len(jobs)) or take(jobs))
+        for pace, expected in ((1.0, 1), (1e-6, 3)):
+            held = Held(server)
+            threads = [threading.Thread(target=server.ask, args=("/predict", [ONE] * 4)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            while server.service.waiting < 12:
+                time.sleep(0.01)
+            server.service._pace = pace
+            held.free.set()
+            for thread in threads:
+                thread.join()
+            # One of them holds the learners.
+            assert rounds[1] == expected
+            rounds.clear()
+
+
 def test_more_samples_per_second_than_allowed_are_refused_until_later(tmp_path):
     with Server(tmp_path, serve={"rate": 5.0, "batch": 10, "agents": 2}) as server:
         assert server.ask("/predict", [ONE] * 10).status == 200

@@ -20,8 +20,12 @@ from hamlearn.serve.settings import Settings
 
 log = logging.getLogger("hamlearn.serve")
 
-ROUND = 1024
-"""Samples of a round; what waits beyond them is left to the next one: a bound on how long a round takes."""
+ROUND, SHARE = 1024, 0.25
+"""Samples of a round, and the share of `serve.timeout` that it may take; the rest waits for the next one.
+
+All requests of a round are answered at its end: if that were after their timeout, a server under load would
+learn everything and answer nothing.
+"""
 MOMENT = 0.01
 """Seconds of a round that may be taken by the thread that also answers requests."""
 BUSY = 1
@@ -167,10 +171,10 @@ class Service:
                     job.future.set_result(result)
 
     def _next_round(self) -> list[Job]:
-        """One function, or batches of some 1,024 samples; not those whose client has given up."""
+        """One function, or batches up to the bounds of a round; not those whose client has given up."""
         jobs: list[Job] = []
-        count = 0
-        while self._queue and (not jobs or count + self._queue[0].samples <= ROUND):
+        count, most = 0, min(ROUND, SHARE * self.settings.serve["timeout"] / max(self._pace, 1e-9))
+        while self._queue and (not jobs or count + self._queue[0].samples <= most):
             if jobs and not (isinstance(jobs[0].work, Batch) and isinstance(self._queue[0].work, Batch)):
                 break
             job = self._queue.popleft()
@@ -213,7 +217,15 @@ class Service:
             await asyncio.sleep(min(interval / 10, 1.0))
             for key in [key for key, agent in self.agents.items() if agent.due(interval)]:
                 with self._noting_failure(key):
-                    await self.write(partial(_copied, key))
+                    await asyncio.get_running_loop().run_in_executor(self._disk, await self._copied(key))
+
+    async def _copied(self, key: str) -> Callable[[], About]:
+        """What writes a checkpoint of an agent, ahead of the queue: a server under load has to save too."""
+        future = asyncio.get_running_loop().create_future()
+        self._queue.appendleft(Job(lambda agents: agents.of(key).copy(), 0, future))
+        self._wake.set()
+        found: Callable[[], About] = await future
+        return found
 
     @contextmanager
     def _noting_failure(self, key: str) -> Iterator[None]:
@@ -230,10 +242,6 @@ def _give_up(future: asyncio.Future[Any], timeout: float) -> None:
     if not future.done():
         reason = f"there was no answer within {timeout:g} seconds (serve.timeout)."
         future.set_exception(Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY))
-
-
-def _copied(key: str, agents: Agents) -> Callable[[], About]:
-    return agents.of(key).copy()
 
 
 def _take(key: str, batches: list[Batch], agents: Agents) -> None:
