@@ -158,17 +158,20 @@ class Service:
             jobs = self._next_round()
             if self._over_soon(jobs):
                 # Two threads that are busy at once slow each other down in Python: a short round is taken here.
-                results = self._round(jobs)
+                self._answer(jobs, self._round(jobs))
                 await asyncio.sleep(0)
             else:
-                results = await loop.run_in_executor(self._learners, self._round, jobs)
-            for job, result in zip(jobs, results, strict=True):
-                if job.future.done():
-                    continue
-                if isinstance(result, Exception):
-                    job.future.set_exception(result)
-                else:
-                    job.future.set_result(result)
+                self._answer(jobs, await loop.run_in_executor(self._learners, self._round, jobs))
+
+    def _answer(self, jobs: list[Job], results: list[Any]) -> None:
+        """Hand results, or errors in their place, to the requests that still wait for them."""
+        for job, result in zip(jobs, results, strict=True):
+            if job.future.done():
+                continue
+            if isinstance(result, Exception):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
 
     def _next_round(self) -> list[Job]:
         """One function, or batches up to the bounds of a round; not those whose client has given up."""
