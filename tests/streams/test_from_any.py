@@ -69,26 +69,6 @@ def test_frames_of_pandas_become_samples():
             streams.from_any(source)
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_column_of_a_frame_that_holds_arrays_is_an_input_by_itself(library):
-    frames = pytest.importorskip(library)
-    columns = {"emb": [[1.0, 2.0], [3.0, 4.0]], "y": [1.5, 2.5], "z": [0, 1]}
-    expected = [([1.0, 2.0], [1.5]), ([3.0, 4.0], [2.5])]
-    for cells in (columns["emb"], [np.array(row) for row in columns["emb"]]):
-        frame = frames.DataFrame({**columns, "emb": cells})
-        stream = streams.from_any(frame, u="emb", target="y")
-        assert seen(stream) == expected
-        assert str(stream.spec).startswith("u: float32[2], target: float32[1]")
-        assert seen(streams.from_any(frame[["emb", "y"]], target="y")) == expected
-        assert seen(streams.from_any(frame, u="emb", target="z")) == [([1.0, 2.0], 0), ([3.0, 4.0], 1)]
-        with pytest.raises(
-            ConfigError, match=r"'emb' holds arrays, and \['z'\] would be inputs too. Give u='emb'"
-        ):
-            streams.from_any(frame, target="y")
-        with pytest.raises(ConfigError, match="is not a setting of rows whose column 'emb' holds arrays"):
-            streams.from_any(frame, u="emb", target="z", classes=2)
-
-
 def test_columns_may_be_called_by_whole_numbers():
     pandas = pytest.importorskip("pandas")
     data = np.arange(12.0).reshape(3, 4)
@@ -120,12 +100,6 @@ def test_arrays_become_samples_a_row_and_pass_as_blocks():
     assert seen(streams.from_any(U[:, 0])) == [([0.0], None), ([2.0], None), ([4.0], None)]
     assert streams.from_any(U, dtype=torch.float64).spec.u.dtype == torch.float64
     assert len(streams.from_any((U, Y), shuffle=True, epochs=4, batch_size=3)) == 4
-    assert [
-        tuple(s.u.shape) for s in streams.from_any({"image": np.zeros((2, 4, 4)), "y": [0, 1]}, target="y")
-    ] == [
-        (4, 4),
-        (4, 4),
-    ]
 
 
 def test_batches_of_a_data_loader_become_samples_and_resume_if_their_order_can():
@@ -214,7 +188,6 @@ def test_a_list_of_two_numbers_is_an_input_whoever_made_the_numbers(kind):
         (np.array(["a", "b"]), "the input is an array of <U1, which are not numbers"),
         (torch.tensor(1.0), "the input is a single number"),
         ([({"a": 1.0}, True)], "is a data set of River. Use hamlearn.interop.river.from_river"),
-        ([{"a": [1.0], "b": 2.0}], "the column 'a' holds arrays, and .* would be inputs too. Give u='a'"),
     ],
 )
 def test_what_cannot_be_a_stream_is_named_with_what_to_use(source, message):

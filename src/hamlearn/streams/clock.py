@@ -98,32 +98,24 @@ class Clock:
         if self._finds:
             self.unit = None if state["unit"] is None else float(state["unit"])
 
-    def step(self, seconds: float, stamp: Stamp, where: str, option: str) -> float | None:
-        """The time step to a stamp, `None` for the first of all; nothing changes.
+    def steps(self, seconds: Array) -> tuple[Array, Any]:
+        """The time steps to many stamps, NaN for the first of all, and which of them are steps; nothing changes.
 
-        Raises:
-            SampleError: It does not move forward; `option` is the argument that leaves such samples out.
+        A stamp that does not move forward is no step, and the one after it is measured from the one before it.
         """
-        if self.last is None:
-            return None
-        gap = seconds - self.last
-        if gap == 0 and self.ties is not None:
-            return self.ties
-        tau = gap / (self.unit or gap) if gap > 0 else 0.0
-        if not 0 < tau < math.inf:
-            raise self.explain(stamp, where, option)
-        return tau
-
-    def steps(self, seconds: Array) -> Array | None:
-        """The steps to many stamps; `None` if one does not move forward, or the unit is still to be found."""
-        if self.last is None or self.unit is None:
-            return None
+        valid = np.isfinite(seconds)
+        start = -math.inf if self.last is None else self.last
+        # A stamp that does not move forward never exceeds those before it, so that they alone give the maximum.
+        before = np.maximum.accumulate(np.concatenate([[start], np.where(valid, seconds, -math.inf)]))[:-1]
+        first = valid & np.isneginf(before)
         with np.errstate(all="ignore"):
-            gaps = np.diff(seconds, prepend=self.last)
-            taus: Array = gaps / self.unit
+            gaps = seconds - before
+            taus = gaps / (gaps if self.unit is None else self.unit)
         if self.ties is not None:
             taus[gaps == 0] = self.ties
-        return taus if bool(((taus > 0) & (taus < math.inf)).all()) else None
+        # Where no unit is known, the first gap becomes one.
+        good = first | ((gaps >= 0) & (taus > 0) & np.isfinite(taus))
+        return np.where(first, math.nan, taus), good
 
     def go_on(self, seconds: float) -> None:
         """Continue after this stamp, which moved forward."""

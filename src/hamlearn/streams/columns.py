@@ -1,7 +1,7 @@
-"""Columns of a table as entries of vectors: numbers, categories, hashed categories and classes, row by row.
+"""Columns of a table as entries of vectors: numbers, categories, hashed categories and classes.
 
-Rows are taken one by one, or a block at a time if nothing is wrong with any of them, with the same bits.
-`read` looks at a cell alone and changes nothing; `enter` counts its value in and appends its entries.
+Cells become values without regard to other rows (`parse`), and values become entries in the order of the rows
+(`enter`), which counts them in. Both take many rows at once, with the bits of single rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -47,11 +46,12 @@ class Column(ABC):
     Attributes:
         entries: Names of the entries that it makes.
         measured: Which of them are measured, rather than 0 or 1.
-        held: With `missing="hold"`, the last value.
+        held: With `missing="hold"`, the last value; `None` before the first.
     """
 
     entries: list[str]
     measured: list[bool]
+    dtype: Any = object
 
     def __init__(self, name: str, missing: str | float) -> None:
         self.name, self.missing = name, missing
@@ -59,26 +59,26 @@ class Column(ABC):
 
     @abstractmethod
     def read(self, cell: Any) -> Any:
-        """The value in a cell; `None` if it is missing. Nothing changes.
+        """The value in a cell; `None` if it is missing.
 
         Raises:
             BadCellError: It cannot be in the column.
         """
 
-    @abstractmethod
-    def enter(self, value: Any, out: list[float]) -> None:
-        """Count a value in, and append its entries."""
+    def parse(self, cells: Sequence[Any]) -> Any:
+        """The values in many cells; raises if one of them cannot be in the column."""
+        return np.array([self.read(cell) for cell in cells], dtype=self.dtype)
 
     @abstractmethod
-    def read_all(self, cells: Sequence[Any]) -> Any:
-        """The values in many cells, with gaps filled by what is held; `None` if one cannot be read at once.
+    def gaps(self, values: Any) -> Any:
+        """Which values are missing."""
 
-        Nothing changes. A cell that is missing is a gap still, unless `missing` is `"hold"` or `"raise"`.
-        """
+    def require_room(self, values: Any) -> None:
+        """Raise `BadCellError` if one of the values has no place."""
 
     @abstractmethod
-    def enter_all(self, values: Any) -> Array:
-        """Count the values of a block in, and return their entries."""
+    def enter(self, values: Any) -> Array:
+        """Count values in, and return their entries."""
 
     @abstractmethod
     def state(self) -> list[Any]:
@@ -88,9 +88,19 @@ class Column(ABC):
     def load(self, state: Sequence[Any]) -> None:
         """Set what `state` returned."""
 
-    def filled(self, value: Any) -> Any:
-        """The value, or what is held in its place if it is missing."""
-        return self.held if value is None else value
+    def filled(self, values: Any) -> Any:
+        """Values with each gap filled by the last value before it, if there is one."""
+        gaps = self.gaps(values)
+        if not gaps.any():
+            return values
+        before = np.concatenate([np.array([self.held], dtype=self.dtype), values])
+        return before[np.maximum.accumulate(np.where(gaps, 0, np.arange(1, len(before))))]
+
+    def hold(self, values: Any) -> None:
+        """Remember the last of the values, which are filled."""
+        last = values[-1]
+        if not self.gaps(values[-1:])[0]:
+            self.held = float(last) if isinstance(last, float) else last
 
     def gap(self) -> BadCellError:
         """The error of a missing cell."""
@@ -114,6 +124,8 @@ class Number(Column):
         largest: The largest absolute value that is allowed.
         remedy: What to do if a cell is not a number.
     """
+
+    dtype = np.float64
 
     def __init__(self, name: str, missing: str | float, largest: float, remedy: str) -> None:
         super().__init__(name, missing)
@@ -147,35 +159,19 @@ class Number(Column):
         remedy = f"If it is the time of the row, say so: time={self.name!r}; otherwise leave it out of u. "
         raise self.bad(cell, f"not a finite number. {remedy if is_date(cell) else self._remedy}Correct the cell")
 
-    def enter(self, value: float | None, out: list[float]) -> None:
-        """The number, or what fills the gap."""
-        if value is not None and self._means:
-            self._count += 1
-            self._sum += value
-        if value is None:
-            out.append(self._sum / max(self._count, 1) if self._means else self._filler)
-        else:
-            out.append(value)
-        if self._indicates:
-            out.append(float(value is None))
-
-    def read_all(self, cells: Sequence[Any]) -> Array | None:
+    def parse(self, cells: Sequence[Any]) -> Array:
         """The numbers, NaN for a missing one."""
         values = plain_numbers(cells)
-        if values is None:
-            try:
-                values = np.array([math.nan if (v := self.read(cell)) is None else v for cell in cells])
-            except BadCellError:
-                return None
-        gaps = np.isnan(values)
-        if self.missing == "hold" and gaps.any():
-            before = np.concatenate([[math.nan if self.held is None else self.held], values])
-            values = before[np.maximum.accumulate(np.where(np.isnan(before), 0, np.arange(len(before))))][1:]
-            gaps = np.isnan(values)
-        fits = (np.abs(values) <= self._largest) | gaps
-        return values if fits.all() and not (self.missing in ("raise", "hold") and gaps.any()) else None
+        if values is not None and bool(((np.abs(values) <= self._largest) | np.isnan(values)).all()):
+            return values
+        made: Array = super().parse(cells)
+        return made
 
-    def enter_all(self, values: Array) -> Array:
+    def gaps(self, values: Array) -> Any:
+        """Which are NaN."""
+        return np.isnan(values)
+
+    def enter(self, values: Array) -> Array:
         """The numbers, with gaps filled."""
         gaps = np.isnan(values)
         fillers: Any = self._filler
@@ -232,53 +228,37 @@ class Category(Column):
 
     def read(self, cell: Any) -> str | None:
         """The name; a word such as NA is one if it is listed."""
-        if type(cell) is not str:
-            name = self._name(cell)
-        elif (name := self._texts.get(cell, "")) == "":
-            if len(self._texts) == TEXTS:
-                self._texts.clear()
-            name = self._texts[cell] = self._name(cell)
-        if name is not None:
-            self.require_room(name)
+        name = None if cell is None else name_of(cell)
+        if name in self._places and self.fixed:
+            return name
+        if name is None or is_missing(cell):
+            return None
+        if self.fixed:
+            raise self.no_room(name)
         return name
 
-    def _name(self, cell: Any) -> str | None:
-        name = None if cell is None else name_of(cell)
-        is_listed = self.fixed and name in self._places
-        return None if name is None or (not is_listed and is_missing(cell)) else name
+    def parse(self, cells: Sequence[Any]) -> Any:
+        """The names; each distinct text is looked at once."""
+        if set(map(type, cells)) != {str}:
+            return super().parse(cells)
+        if len(self._texts) > TEXTS:
+            self._texts.clear()
+        for cell in set(cells).difference(self._texts):
+            self._texts[cell] = self.read(cell)
+        return np.array(list(map(self._texts.__getitem__, cells)), dtype=object)
 
-    def filled(self, value: str | None) -> str | None:
-        """The name, or the one that is held, which may have come with a row that was left out, without a place."""
-        if value is None and self.held is not None:
-            self.require_room(self.held)
-        return super().filled(value)
+    def gaps(self, values: Any) -> Any:
+        """Which are `None`."""
+        return np.equal(values, None)
 
-    def enter(self, value: str | None, out: list[float]) -> None:
-        """One entry a category."""
-        hot = [0.0] * self.count
-        if value is not None:
-            hot[self.find(value)] = 1.0
-        out += hot
+    def require_room(self, values: Any) -> None:
+        """Raise `BadCellError` if the names are more than there are places."""
+        new = [name for name in dict.fromkeys(values.tolist()) if name is not None and name not in self._places]
+        free = self.count - len(self._places)
+        if len(new) > free:
+            raise self.no_room(new[free])
 
-    def read_all(self, cells: Sequence[Any]) -> list[str | None] | None:
-        """The names."""
-        try:
-            if set(map(type, cells)) == {str}:
-                # Each distinct text is looked at once.
-                name_of_cell = {cell: self.read(cell) for cell in set(cells)}
-                names = list(map(name_of_cell.__getitem__, cells))
-            else:
-                names = list(map(self.read, cells))
-        except BadCellError:
-            return None
-        if self.missing == "hold" and None in names:
-            names = list(accumulate([self.held, *names], lambda held, name: held if name is None else name))[1:]
-        found = {name for name in names if name is not None}
-        # Each of them may fit by itself, but not all of them.
-        has_gaps = self.missing in ("raise", "hold") and None in names
-        return names if not has_gaps and self.have_room(found) else None
-
-    def enter_all(self, values: Sequence[str | None]) -> Array:
+    def enter(self, values: Any) -> Array:
         """One entry a category."""
         places = self.places_of(values)
         out = np.zeros((len(places), self.count))
@@ -286,31 +266,23 @@ class Category(Column):
         out[present, places[present]] = 1.0
         return out
 
-    def places_of(self, names: Sequence[str | None]) -> Any:
+    def places_of(self, values: Any) -> Any:
         """The place of each name, -1 if there is none; new names are given places in order of appearance."""
+        names = values.tolist()
         place_of = {name: -1 if name is None else self.find(name) for name in dict.fromkeys(names)}
         return np.array(list(map(place_of.__getitem__, names)), dtype=np.int64)
-
-    def have_room(self, names: Iterable[str]) -> bool:
-        """Whether all these names have places, or can be given some."""
-        new = sum(name not in self._places for name in names)
-        return new == 0 or (not self.fixed and len(self._places) + new <= self.count)
 
     def find(self, name: str) -> int:
         """The place of a name, which is given one if it is new."""
         return self._places.setdefault(name, len(self._places))
 
-    def require_room(self, name: str) -> None:
-        """Raise `BadCellError` if there is no place for a name."""
-        if not self.have_room([name]):
-            raise self.bad(name, self._no_room())
-
-    def _no_room(self) -> str:
+    def no_room(self, value: str) -> BadCellError:
+        """The error of a name that is not listed, or is one too many."""
         declared = f"categories={{{self.name!r}: {self._room()}}}"
         what = f"none of {declared}. Add it"
         if not self.fixed:
             what = f"one more than {declared} can hold. Raise it"
-        return f"{what}, let categories share places by hashed={{{self.name!r}: 16}}"
+        return self.bad(value, f"{what}, let categories share places by hashed={{{self.name!r}: 16}}")
 
     def _room(self) -> str:
         return shown(self.names) if self.fixed else str(self.count)
@@ -338,26 +310,22 @@ class Hashed(Category):
         """A place that depends on the name alone."""
         return shared(name, self.count)
 
-    def have_room(self, names: Iterable[str]) -> bool:
+    def require_room(self, values: Any) -> None:
         """Every name has its place already."""
-        return True
 
 
 class Classes(Category):
     """Classes of a target: each cell becomes the index of its class."""
 
-    def enter(self, value: str | None, out: list[float]) -> None:
-        """The index; 0 for a missing cell."""
-        out.append(0 if value is None else self.find(value))
-
-    def enter_all(self, values: Sequence[str | None]) -> Array:
-        """The indices."""
+    def enter(self, values: Any) -> Array:
+        """The indices; 0 for a missing cell."""
         return np.maximum(self.places_of(values), 0)[:, None].astype(np.float64)
 
-    def _no_room(self) -> str:
+    def no_room(self, value: str) -> BadCellError:
+        """The error of a class that is not listed, or is one too many."""
         if self.fixed:
-            return f"none of the classes {self._room()}. Add it to classes"
-        return f"one more than classes={self._room()} can hold. Raise it"
+            return self.bad(value, f"none of the classes {self._room()}. Add it to classes")
+        return self.bad(value, f"one more than classes={self._room()} can hold. Raise it")
 
 
 def declare(
@@ -383,11 +351,8 @@ def declare(
         >>> columns = declare(["price", "shop"], categories={"shop": ["north", "south"]}, missing="indicate")
         >>> [column.entries for column in columns]
         [['price', 'price is missing'], ['shop=north', 'shop=south']]
-        >>> entries = []
-        >>> for cell in ("1.5", "", "2.5"):
-        ...     columns[0].enter(columns[0].read(cell), entries)
-        >>> entries
-        [1.5, 0.0, 1.5, 1.0, 2.5, 0.0]
+        >>> columns[0].enter(columns[0].parse(["1.5", "", "2.5"])).tolist()
+        [[1.5, 0.0], [1.5, 1.0], [2.5, 0.0]]
     """
     categories, hashed = categories or {}, hashed or {}
     by_column = missing if isinstance(missing, Mapping) else {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -30,6 +31,9 @@ from hamlearn.streams.columns import (
 from hamlearn.streams.moments import Array
 from hamlearn.streams.values import TensorSpec
 
+RawRow = tuple[int, Sequence[Any] | str]
+"""The number of a row, in messages, and its cells; or a text, what is wrong with it."""
+
 
 @dataclass(frozen=True)
 class TableSettings:
@@ -51,25 +55,34 @@ class TableSettings:
 
 
 class Entries(NamedTuple):
-    """The encoded entries of a row.
+    """The encoded entries of some rows.
 
     Attributes:
-        u: The entries of the input; `None` if the row is the label of an earlier sample.
-        target: Those of the target; `None` if it is missing.
-        tau: The time step.
-        id: What a label calls the sample by.
+        u: The entries of the inputs.
+        target: Those of the targets; 0 where there is none.
+        known: Which rows have a target.
+        taus: The time steps, NaN for the first row of all; `None` without time stamps.
+        ids: The names of the rows, if the table has a column for them.
+        labels: Which rows are labels of earlier samples; their inputs and time steps count for nothing.
     """
 
-    u: list[float] | None
-    target: list[float] | None
-    tau: float | None = None
-    id: Any = None
+    u: Array
+    target: Array
+    known: Any
+    taus: Array | None
+    ids: list[Any]
+    labels: Any
+
+
+class LeftOutError(Exception):
+    """A row is left out; raised for many rows, one of them is to be looked at alone."""
 
 
 class RowEncoder:
     """Rows of a table as samples, with what is known of the rows before: means, names, classes, the last time.
 
-    A row is first read as a whole, and only then counted in: one that is bad, or left out, leaves no trace.
+    Many rows are taken at once if nothing is wrong with any of them, with the bits of single rows. A row is first
+    read as a whole, and only then counted in: one that is bad, or left out, leaves no trace but what it holds.
 
     Args:
         settings: What the columns are.
@@ -94,13 +107,7 @@ class RowEncoder:
             )
         # The cells of a row are in this order.
         self.used = [*u, *self.target_names, *column_names(self._id), *column_names(self._time)]
-        self._width = len(self.columns)
-        self._reads = [column.read for column in (*self.columns, *self.targets)]
-        # Which columns have which of the policies that look at the row.
-        self._with: dict[str, list[int]] = {"raise": [], "skip": [], "hold": []}
-        for k, column in enumerate(self.columns):
-            if isinstance(column.missing, str):
-                self._with.setdefault(column.missing, []).append(k)
+        self._all, self._width = [*self.columns, *self.targets], len(self.columns)
 
     @property
     def leaves_out(self) -> bool:
@@ -119,76 +126,113 @@ class RowEncoder:
             return TensorSpec((), torch.int64)
         return TensorSpec((len(self.targets),), self.dtype) if self.targets else None
 
-    def encode(self, number: int, cells: Sequence[Any] | str) -> Entries | None:
-        """What a row becomes, which is counted in; `None` if it is left out.
+    def take(self, rows: Sequence[RawRow]) -> tuple[int, Entries | None]:
+        """Count in as many of the rows as can be taken at once: how many these are, and what they become.
 
-        Args:
-            number: Of the row, in messages.
-            cells: In the order of `used`; or what is wrong with a row that cannot be read.
+        Where one of them needs to be looked at alone, half of them are tried, and so on, down to one row; that may
+        be left out, and becomes `None`.
 
         Raises:
-            SampleError: The row is bad, and such rows are not left out.
+            SampleError: The first row is bad, and such rows are not left out.
         """
-        try:
-            if isinstance(cells, str):
-                raise SampleError(f"{self._word} {number} {cells}, {OR_SKIP}")
-            return self._encode(number, cells)
-        except BadCellError as error:
-            # A row that is left out may hold anything.
-            if self._skips or any(is_missing(cells[k]) for k in self._with["skip"]):
-                return None
-            raise SampleError(f"{self._word} {number}: {error}") from None
-        except SampleError:
-            if self._skips:
-                return None
-            raise
+        count = len(rows)
+        while True:
+            try:
+                return count, self._take(rows[:count])
+            except (LeftOutError, BadCellError, SampleError) as problem:
+                if count == 1:
+                    self._raise(problem, *rows[0])
+                    return 1, None
+                count //= 2
 
-    def _encode(self, number: int, cells: Sequence[Any]) -> Entries | None:
-        values = [read(cell) for read, cell in zip(self._reads, cells, strict=False)]
-        inputs, targets = values[: self._width], values[self._width :]
-        known = bool(targets) and None not in targets
-        id = None if self._id is None else self._id_of(cells[len(values)])
-        if None in inputs:
-            if known and id is not None and inputs.count(None) == self._width:
-                return Entries(None, self._targets(targets), id=id)
-            if any(inputs[k] is None for k in self._with["skip"]):
-                return None
-            for k in self._with["raise"]:
-                if inputs[k] is None:
-                    raise self.columns[k].gap()
-        seconds, tau = 0.0, None
-        if self._time is not None:
-            stamp, where = self._stamp(cells[-1]), f"{self._word} {number}"
-            seconds = to_seconds(stamp, where)
-            tau = self.clock.step(seconds, stamp, where, "bad")
-        if self._with["hold"]:
-            inputs = self._held(inputs)
-            if any(inputs[k] is None for k in self._with["hold"]):
-                return None
-        # From here on the row is counted in.
-        if self._time is not None:
-            self.clock.go_on(seconds)
-        if not known and self.classes is not None:
-            self._warn(cells[self._width], number)
-        u: list[float] = []
-        for column, value in zip(self.columns, inputs, strict=True):
-            column.enter(value, u)
-        return Entries(u, self._targets(targets) if known else None, tau, id)
+    def _raise(self, problem: Exception, number: int, cells: Sequence[Any] | str) -> None:
+        """Raise what is wrong with a row, unless it is left out."""
+        missing = isinstance(problem, BadCellError) and any(
+            column.missing == "skip" and is_missing(cell)
+            for column, cell in zip(self.columns, cells, strict=False)
+        )
+        # A row that is left out since it misses a cell may hold anything.
+        if missing or self._skips or isinstance(problem, LeftOutError):
+            return
+        if isinstance(problem, BadCellError):
+            raise SampleError(f"{self._word} {number}: {problem}") from None
+        raise problem
 
-    def _targets(self, values: Sequence[Any]) -> list[float]:
-        out: list[float] = []
-        for column, value in zip(self.targets, values, strict=True):
-            column.enter(value, out)
-        return out
+    def _take(self, rows: Sequence[RawRow]) -> Entries | None:
+        """Count all rows in, without those that miss a cell of a column with `missing="skip"`."""
+        number, row = next(((number, row) for number, row in rows if isinstance(row, str)), (0, None))
+        if row is not None:
+            raise SampleError(f"{self._word} {number} {row}, {OR_SKIP}")
+        cells = list(zip(*(row for _, row in rows), strict=True))
+        values = [column.parse(mine) for column, mine in zip(self._all, cells, strict=False)]
+        ids = [] if self._id is None else [self._id_of(cell) for cell in cells[len(values)]]
+        gaps = [column.gaps(mine) for column, mine in zip(self._all, values, strict=True)]
+        known = ~np.any(gaps[self._width :], 0) if self.targets else np.zeros(len(rows), dtype=bool)
+        labels = np.zeros(len(rows), dtype=bool)
+        if ids:
+            labels = known & np.all(gaps[: self._width], 0) & [id is not None for id in ids]
+        stay = self._stay(gaps, labels)
+        if not stay.all():
+            kept = [row for row, stays in zip(rows, stay, strict=True) if stays]
+            return self._take(kept) if kept else None
+        samples = ~labels
+        for k in range(self._width if labels.any() else 0):
+            values[k] = values[k][samples]
+        seconds, taus = self._times(rows, cells, samples)
+        self._hold(values, int(samples.sum()))
+        # From here on the rows are counted in.
+        if taus is not None and len(taus):
+            self.clock.go_on(float(seconds[-1]))
+        self._warn(rows, cells, known)
+        made = [column.enter(mine) for column, mine in zip(self._all, values, strict=True)]
+        u = np.concatenate([np.empty((int(samples.sum()), 0)), *made[: self._width]], 1)
+        target = np.concatenate([np.empty((len(rows), 0)), *made[self._width :]], 1)
+        return Entries(u, target, known, taus, ids, labels)
 
-    def _held(self, inputs: list[Any]) -> list[Any]:
-        """The inputs with gaps filled by the last values, which become these."""
-        filled = list(inputs)
-        for k in self._with["hold"]:
-            filled[k] = self.columns[k].filled(inputs[k])
-        for k in self._with["hold"]:
-            self.columns[k].held = filled[k]
-        return filled
+    def _stay(self, gaps: Sequence[Any], labels: Any) -> Any:
+        """Which rows are not left out for a missing cell; raises for a cell that must not be missing."""
+        stay = np.ones(len(labels), dtype=bool)
+        for column, missing in zip(self.columns, gaps, strict=False):
+            if column.missing == "skip":
+                stay &= ~missing | labels
+        for column, missing in zip(self.columns, gaps, strict=False):
+            if column.missing == "raise" and (missing & ~labels & stay).any():
+                raise column.gap()
+        return stay
+
+    def _times(self, rows: Sequence[RawRow], cells: Sequence[Any], samples: Any) -> tuple[Any, Array | None]:
+        """The time stamps of the samples among the rows, in seconds, and their time steps."""
+        if self._time is None:
+            return None, None
+        places = np.flatnonzero(samples).tolist()
+        stamps = self._stamps([cells[-1][place] for place in places])
+        seconds = seconds_of(stamps)
+        if self.clock.unit is None and len(stamps) > 1:
+            # The first gap that there is becomes the unit.
+            raise LeftOutError
+        taus, good = self.clock.steps(seconds)
+        if not good.all():
+            first = int(np.argmin(good))
+            where = f"{self._word} {rows[places[first]][0]}"
+            to_seconds(stamps[first], where)
+            raise self.clock.explain(stamps[first], where, "bad")
+        return seconds, taus
+
+    def _hold(self, values: list[Any], count: int) -> None:
+        """Fill gaps by the last values of columns with `missing="hold"`; raises if a value has no place."""
+        holds = [k for k, column in enumerate(self.columns) if column.missing == "hold"] if count else []
+        for k in holds:
+            values[k] = self.columns[k].filled(values[k])
+        gap = any(self.columns[k].gaps(values[k]).any() for k in holds)
+        if gap and count > 1:
+            raise LeftOutError
+        for column, mine in zip(self._all, values, strict=True):
+            column.require_room(mine)
+        for k in holds:
+            self.columns[k].hold(values[k])
+        if gap:
+            # What the row has is held all the same.
+            raise LeftOutError
 
     def _id_of(self, cell: Any) -> Any:
         """What a sample is called; `None` if it has no name."""
@@ -200,120 +244,63 @@ class RowEncoder:
             raise BadCellError(f"column {self._id!r} holds {shown(cell)}, neither a text nor a whole number.")
         return cell.strip() if isinstance(cell, str) else cell
 
-    def _stamp(self, cell: Any) -> Any:
-        """A time stamp, read by `time_format`."""
-        text = cell.strip() if isinstance(cell, str) else cell
-        if self._format is None or not isinstance(text, str):
+    def _stamps(self, cells: Sequence[Any]) -> Sequence[Any]:
+        """Time stamps, read by `time_format`."""
+        return cells if self._format is None else [self._stamp(cell, self._format) for cell in cells]
+
+    def _stamp(self, cell: Any, form: str) -> Any:
+        if not isinstance(cell, str):
             return cell
         try:
-            return datetime.strptime(text, self._format)
+            return datetime.strptime(cell.strip(), form)
         except (ValueError, OverflowError, re.error) as error:
             raise BadCellError(
-                f"column {self._time!r} holds {shown(text)}, which does not follow {self._format!r}: {error}."
+                f"column {self._time!r} holds {shown(cell.strip())}, which does not follow {form!r}: {error}."
             ) from error
 
-    def _warn(self, cell: Any, number: int) -> None:
+    def _warn(self, rows: Sequence[RawRow], cells: Sequence[Any], known: Any) -> None:
         """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
-        assert self.classes is not None
-        if not self._warned and not self.classes.fixed and isinstance(cell, str | bytes) and cell.strip():
-            self._warned = True
-            logger.warning(
-                "%s %d: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
-                self._word,
-                number,
-                name_of(cell),
-            )
+        if self._warned or self.classes is None or self.classes.fixed:
+            return
+        for place in np.flatnonzero(~known).tolist():
+            cell = cells[self._width][place]
+            if isinstance(cell, str | bytes) and cell.strip():
+                self._warned = True
+                logger.warning(
+                    "%s %d: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
+                    self._word,
+                    rows[place][0],
+                    name_of(cell),
+                )
+                return
 
-    def find_unit(self, rows: Sequence[Sequence[Any] | str]) -> None:
+    def find_unit(self, rows: Sequence[RawRow]) -> None:
         """Find the unit of time from the first rows of the table."""
-        stamps = [cells[-1] for cells in rows if not isinstance(cells, str) and not is_missing(cells[-1])]
-        self.clock.find(self._stamps(stamps))
-
-    def _stamps(self, cells: Sequence[Any]) -> Sequence[Any]:
-        """Time stamps, read by `time_format`; `None` for one that does not follow it."""
-        if self._format is None:
-            return cells
         stamps: list[Any] = []
-        for cell in cells:
-            try:
-                stamps.append(self._stamp(cell))
-            except BadCellError:
-                stamps.append(None)
-        return stamps
+        for _, cells in rows:
+            if not isinstance(cells, str) and not is_missing(cells[-1]):
+                with contextlib.suppress(BadCellError):
+                    stamps += self._stamps([cells[-1]])
+        self.clock.find(stamps)
 
-    def event(self, made: Entries) -> Sample | Label:
-        """A row as a sample, or as a label."""
-        target = None
-        if made.target is not None:
-            is_class = self.classes is not None
-            target = torch.tensor(int(made.target[0])) if is_class else torch.tensor(made.target, dtype=self.dtype)
-        if made.u is None:
-            assert target is not None
-            return Label(made.id, target)
-        return Sample(torch.tensor(made.u, dtype=self.dtype), target, made.tau, id=made.id)
-
-    def block(self, rows: Sequence[tuple[int, Sequence[Any] | str]]) -> Block | None:
-        """Rows as one block, without those that miss a cell of a column with `missing="skip"`.
-
-        `None`, and nothing has changed, if they have to be taken one by one.
-        """
-        if not rows or self._id is not None or str in {type(cells) for _, cells in rows}:
-            return None
-        cells = list(zip(*(cells for _, cells in rows), strict=True))
-        columns = (*self.columns, *self.targets)
-        values = [column.read_all(mine) for column, mine in zip(columns, cells, strict=False)]
-        if any(mine is None for mine in values):
-            return None
-        there = self._there(values, self._with["skip"], len(rows))
-        if not all(there):
-            return self.block([row for row, stays in zip(rows, there, strict=True) if stays])
-        taus = None
-        if self._time is not None:
-            seconds = seconds_of(self._stamps(cells[-1]))
-            taus = self.clock.steps(seconds)
-            if taus is None:
-                return None
-            # From here on the rows are counted in.
-            self.clock.last = float(seconds[-1])
-        known = self._there(values, range(self._width, len(columns)), len(rows))
-        for k in self._with["hold"]:
-            last = values[k][-1]
-            self.columns[k].held = float(last) if isinstance(last, float) else last
-        made = [column.enter_all(mine) for column, mine in zip(columns, values, strict=True)]
-        if self.classes is not None:
-            for (number, cells_of_row), is_known in zip(rows, known, strict=True):
-                if not is_known:
-                    self._warn(cells_of_row[self._width], number)
-        u = np.concatenate([np.empty((len(rows), 0)), *made[: self._width]], 1)
-        target = np.concatenate(made[self._width :], 1) if self.targets else u
-        return self._block(u, target, known, None if taus is None else taus.tolist())
-
-    def _there(self, values: Sequence[Any], columns: Iterable[int], count: int) -> list[bool]:
-        """Which rows have values in all of these columns; a missing name is `None`, and a missing number NaN."""
-        there = [True] * count
-        for k in columns:
-            mine = values[k]
-            if np.isnan(mine).any() if isinstance(mine, np.ndarray) else None in mine:
-                there = [before and v is not None and v == v for before, v in zip(there, mine, strict=True)]
-        return there
-
-    def one_by_one(self, made: Sequence[Entries]) -> Block | list[Sample | Label]:
-        """Rows that were taken one by one as one block or, where some may be labels, as a list of events."""
+    def together(self, pieces: Sequence[Entries]) -> Block | list[Sample | Label]:
+        """Rows as one block or, if some may be labels, as a list of events."""
         if self._id is not None:
-            return [self.event(one) for one in made]
-        u, targets, taus, _ = zip(*made, strict=True)
-        known = [target is not None for target in targets]
-        nothing = [0.0] * len(self.targets)
-        target = np.array([nothing if target is None else target for target in targets], dtype=np.float64)
-        return self._block(np.array(u, dtype=np.float64), target, known, list(taus))
-
-    def _block(self, u: Array, target: Array, known: list[bool], taus: list[float | None] | None) -> Block:
+            return [event for piece in pieces for event in self._events(piece)]
+        u, target, known = (np.concatenate(parts) for parts in list(zip(*pieces, strict=True))[:3])
         block = Block(len(u), [torch.from_numpy(u).to(self.dtype)], None, [], None)
-        if self.targets and any(known):
-            block.target, block.known = [self._tensor(target)], None if all(known) else known
-        if taus is not None and any(tau is not None for tau in taus):
-            block.tau = taus
+        if known.any():
+            block.target, block.known = [self._tensor(target)], None if known.all() else known.tolist()
+        if self._time is not None:
+            taus = _optional(np.concatenate([piece.taus for piece in pieces if piece.taus is not None]))
+            block.tau = None if taus == [None] else taus
         return block
+
+    def _events(self, made: Entries) -> Iterator[Sample | Label]:
+        u, targets = iter(torch.from_numpy(made.u).to(self.dtype)), self._tensor(made.target)
+        taus = iter([None] * len(made.u) if made.taus is None else _optional(made.taus))
+        for target, known, id, label in zip(targets, made.known, made.ids, made.labels, strict=True):
+            yield Label(id, target) if label else Sample(next(u), target if known else None, next(taus), id=id)
 
     def _tensor(self, target: Array) -> torch.Tensor:
         made = torch.from_numpy(target)
@@ -325,33 +312,32 @@ class RowEncoder:
         Raises:
             SampleError: A cell cannot be in its column, or its row would be left out.
         """
-        made: list[list[float]] = []
+        known, made = self.state(), []
         for row, mine in enumerate(cells):
-            where, known = "the row" if len(cells) == 1 else f"row {row} of the frame", self.state()
-            out: list[float] = []
+            where = "the row" if len(cells) == 1 else f"row {row} of the frame"
             try:
-                for column, cell in zip(self.columns, mine, strict=True):
-                    column.enter(self._value(column, cell), out)
+                values = [self._value(column, cell) for column, cell in zip(self.columns, mine, strict=True)]
+                entries = [column.enter(value)[0] for column, value in zip(self.columns, values, strict=True)]
             except BadCellError as error:
                 raise SampleError(f"{where}: {error}") from None
-            finally:
-                self.load(known)
-            made.append(out)
+            self.load(known)
+            made.append(np.concatenate(entries))
         return torch.from_numpy(np.array(made, dtype=np.float64)).to(self.dtype)
 
     def _value(self, column: Column, cell: Any) -> Any:
         """The value in a cell, or what is held in its place."""
-        value = column.read(cell)
-        if column.missing == "raise" and value is None:
-            raise column.gap()
+        value = column.parse([cell])
         if column.missing == "hold":
             value = column.filled(value)
-        if value is None and column.missing in ("skip", "hold"):
+        if column.gaps(value)[0] and column.missing == "raise":
+            raise column.gap()
+        if column.gaps(value)[0] and column.missing in ("skip", "hold"):
             why = "leaves such rows out" if column.missing == "skip" else "has no value to hold yet"
             raise BadCellError(
                 f"column {column.name!r} is missing, and missing={column.missing!r} {why}, which "
                 "leaves no input. Give it a value."
             )
+        column.require_room(value)
         return value
 
     def state(self) -> dict[str, Any]:
@@ -367,3 +353,8 @@ class RowEncoder:
         if self.classes is not None:
             self.classes.load([None, state["classes"]])
         self.clock.load_state(state)
+
+
+def _optional(taus: Array) -> list[float | None]:
+    """Time steps, `None` for NaN."""
+    return [None if tau != tau else tau for tau in taus.tolist()]

@@ -163,33 +163,41 @@ def source_of(rows: Any) -> TableSource:
     Raises:
         ConfigError: It is none of these, or its columns do not fit together.
     """
-    library = library_of(rows)
-    kinds = {base.__name__ for base in type(rows).__mro__}
-    if library is not None and "LazyFrame" in kinds:
+    library, kinds = library_of(rows), {base.__name__ for base in type(rows).__mro__}
+    if library is None:
+        return _of_columns(rows) if isinstance(rows, Mapping) else RowSource(rows)
+    if "LazyFrame" in kinds:
         return _of_lazy_frame(rows)
-    if library is not None and "DataFrame" not in kinds:
+    if "DataFrame" not in kinds:
         raise ConfigError(
             f"{library}'s {type(rows).__name__} cannot be made a stream. Give the frame that it belongs to."
         )
-    if library is not None:
-        make = _polars_cells if library == "polars" else _pandas_cells
-        return Columns(list(rows.columns), len(rows), lambda names, start, stop: make(rows, names, start, stop))
-    if not isinstance(rows, Mapping):
-        return RowSource(rows)
-    sizes = {name: len(column) for name, column in rows.items()}
+    cells = _polars_cells if library == "polars" else _pandas_cells
+    return Columns(list(rows.columns), len(rows), lambda names, start, stop: cells(rows, names, start, stop))
+
+
+def _of_columns(columns: Mapping[Any, Any]) -> Columns:
+    """The source for columns by name."""
+    for name, column in columns.items():
+        if isinstance(column, str | Mapping) or not hasattr(column, "__len__"):
+            raise ConfigError(f"the column {name!r} is a {type(column).__name__}. Give a list or an array.")
+        if len(column) and isinstance(column[0], Mapping):
+            raise ConfigError(
+                f"the mapping holds tables, not columns: {name!r} is a {type(column).__name__}. Choose one, "
+                f"source[{name!r}]."
+            )
+    sizes = {name: len(column) for name, column in columns.items()}
     if len(set(sizes.values())) != 1:
         raise ConfigError(f"the columns differ in length: {shown(sizes)}. Give one cell for each row.")
-    columns = dict(rows)
+    length = next(iter(sizes.values()))
     return Columns(
-        list(columns),
-        next(iter(sizes.values())),
-        lambda names, start, stop: [_as_list(columns[name][start:stop]) for name in names],
+        list(columns), length, lambda names, start, stop: [_as_list(columns[name][start:stop]) for name in names]
     )
 
 
 def _as_list(column: Any) -> Sequence[Any]:
-    """Cells as Python has them; dates of NumPy stay, since Python's do not reach as far, and so do arrays."""
-    if isinstance(column, Tensor | np.ndarray) and column.ndim == 1 and getattr(column.dtype, "kind", "") != "M":
+    """Cells as Python has them; dates of NumPy stay, since Python's do not reach as far."""
+    if isinstance(column, Tensor | np.ndarray) and getattr(column.dtype, "kind", "") != "M":
         return list(column.tolist())
     return column if isinstance(column, list | tuple) else list(column)
 

@@ -6,7 +6,6 @@ import csv as _csv
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +20,13 @@ from hamlearn.streams.cells import column_names, listed, require_columns
 from hamlearn.streams.clock import FIRST, Unit
 from hamlearn.streams.columns import Categories, Missing
 from hamlearn.streams.csv_file import CsvFile
-from hamlearn.streams.encoder import Entries, RowEncoder, TableSettings
-from hamlearn.streams.items import raising, read_some
+from hamlearn.streams.encoder import Entries, RawRow, RowEncoder, TableSettings
+from hamlearn.streams.items import read_some
 from hamlearn.streams.rows import Rows, TableSource, is_columnar, of_columnar_file, source_of
 from hamlearn.streams.values import Spec, TensorSpec
 
 AHEAD = 64
-"""Rows that are read at one time, but not looked at yet, where samples are asked for one by one."""
+"""Samples that are made at one time, where they are asked for one by one."""
 
 
 def csv(
@@ -133,16 +132,7 @@ def from_rows(
     u: str | Sequence[str] | None = None,
     target: str | Sequence[str] | None = None,
     time: str | None = None,
-    classes: Sequence[Any] | int | None = None,
-    missing: Missing = "raise",
-    bad: Literal["raise", "skip"] = "raise",
-    time_format: str | None = None,
-    unit: Unit = "auto",
-    dtype: torch.dtype | None = None,
-    categories: Categories | None = None,
-    hashed: Mapping[str, int] | None = None,
-    id: str | None = None,
-    ties: float | None = None,
+    **settings: Any,
 ) -> TableStream:
     """A stream over rows that are mappings from names of columns to cells, over columns, or over a frame.
 
@@ -151,18 +141,10 @@ def from_rows(
             mapping from names to columns of one length, or a frame of pandas or polars. A cell that is `None`,
             NaN, or not there, is missing.
         u: The input columns; `None`: all that are neither `target`, `time` nor `id`, as the first rows have them.
-        target: This and all other arguments are as in `csv`. Time stamps may also be datetimes.
-        time: As in `csv`.
-        classes: As in `csv`.
-        missing: As in `csv`.
-        bad: As in `csv`.
-        time_format: As in `csv`, for texts.
-        unit: As in `csv`.
-        dtype: As in `csv`.
-        categories: As in `csv`.
-        hashed: As in `csv`.
-        id: As in `csv`.
-        ties: As in `csv`.
+        target: As in `csv`.
+        time: As in `csv`. Time stamps may also be datetimes.
+        **settings: `classes`, `missing`, `bad`, `time_format`, `unit`, `dtype`, `categories`, `hashed`, `id` and
+            `ties`, as in `csv`.
 
     An iterator, which can be iterated over only once, simply continues in a second pass.
 
@@ -174,27 +156,18 @@ def from_rows(
         >>> stream.classes
         ['yes', 'no']
     """
-    settings = TableSettings(
-        u, target, time, classes, missing, bad, time_format, unit, dtype, categories, hashed, id, ties
-    )
-    return TableStream(source_of(rows), settings)
+    return TableStream(source_of(rows), TableSettings(u, target, time, **settings))
 
 
 class TableStream(Stream):
     """Rows of a table as samples.
 
     The state says how many rows were read, and what was learned from them: means, categories, classes, the last
-    time stamp.
-
-    Attributes:
-        skipped: Rows that were left out so far.
+    time stamp. Samples that are asked for one by one are made many at a time. What the stream says of itself is as
+    of the last that was handed out: those before it are then made again.
     """
 
-    skipped = 0
     _needs_inputs = True
-    _row = 0
-    # The rows to come; `None` before they are opened.
-    _rows: Iterator[tuple[int, Sequence[Any] | str]] | None = None
 
     def __init__(self, source: TableSource, settings: TableSettings) -> None:
         self._source = source
@@ -212,8 +185,21 @@ class TableStream(Stream):
         self._names = source.header(look=False) or self._encoder.used
         require_columns(self._names, self._encoder.used, source.name)
         self._unread = self._encoder.state()
-        # Rows that were read ahead.
-        self._waiting: deque[tuple[int, Sequence[Any] | str]] = deque()
+        self._go_to(0, 0, self._unread)
+
+    def _go_to(self, row: int, skipped: int, known: Mapping[str, Any]) -> None:
+        self._row, self._skipped = row, skipped
+        self._encoder.load(known)
+        # The rows to come, `None` before they are opened; and what went wrong after those that were read.
+        self._rows: Iterator[RawRow] | None = None
+        self._failed: BaseException | None = None
+        # Rows that were read ahead, and how many of them have become samples.
+        self._waiting: list[RawRow] = []
+        self._at = 0
+        # Samples that were made ahead, how many before them were handed out, and the place before all of them.
+        self._ready: deque[Any] = deque()
+        self._given = 0
+        self._before: tuple[int, int, Any] = (0, 0, None)
 
     @property
     def spec(self) -> Spec:
@@ -230,17 +216,24 @@ class TableStream(Stream):
     @property
     def entries(self) -> list[str]:
         """Names of the entries of the input; a category that has not been found yet is `?` and its place."""
-        return [entry for column in self._encoder.columns for entry in column.entries]
+        return [entry for column in self._settled().columns for entry in column.entries]
 
     @property
     def classes(self) -> list[str] | None:
         """The classes of the target found so far, in order; `None` if it is a number."""
-        return None if self._encoder.classes is None else self._encoder.classes.names
+        classes = self._settled().classes
+        return None if classes is None else classes.names
 
     @property
     def unit(self) -> float | None:
         """What counts as one unit of time; `None` as long as it has not been found."""
         return self._encoder.clock.unit
+
+    @property
+    def skipped(self) -> int:
+        """Rows that were left out so far."""
+        self._settled()
+        return self._skipped
 
     @property
     def replayable(self) -> bool:
@@ -250,11 +243,11 @@ class TableStream(Stream):
     def encode(self, row: Any) -> Tensor:
         """The input that the stream would make of a row, or of each row of a frame; `Stream.encode` says more."""
         if isinstance(row, Mapping):
-            return self._encoder.look([self._inputs_of(row)])[0]
+            return self._settled().look([self._inputs_of(row)])[0]
         frame = source_of(row)
         names = frame.header() or []
         rows = [dict(zip(names, cells, strict=False)) for _, cells in frame.rows(names, 0)]
-        return self._encoder.look([self._inputs_of(cells) for cells in rows])
+        return self._settled().look([self._inputs_of(cells) for cells in rows])
 
     def _inputs_of(self, row: Mapping[Any, Any]) -> list[Any]:
         unknown = [name for name in row if name not in self._names and name not in self._encoder.used]
@@ -266,62 +259,88 @@ class TableStream(Stream):
         return [row.get(name) for name in self._u]
 
     def _samples(self) -> Iterator[Any]:
-        while (made := self._read()) is not None:
-            yield self._encoder.event(made)
+        while True:
+            if not self._ready:
+                self._forget_rows()
+                self._given, self._before = 0, (self._row, self._skipped, self._encoder.state())
+                made = self._make(AHEAD if self.replayable else 1)
+                if made is None:
+                    return
+                self._ready.extend(made.each() if isinstance(made, Block) else made)
+            self._given += 1
+            yield self._ready.popleft()
 
     def _block(self, n: int) -> Block | list[Sample | Label] | None:
-        self._look_ahead(n)
-        rows = list(islice(self._waiting, n))
-        if (block := self._encoder.block(rows)) is not None:
-            self._row += len(rows)
-            self.skipped += len(rows) - block.count
-            self._waiting = deque(islice(self._waiting, len(rows), None))
-            return block
-        made, self._error = read_some(iter(self._read, None), n)
-        return self._encoder.one_by_one(made) if made else None
+        self._settled()
+        self._forget_rows()
+        return self._make(n)
 
-    def _read(self) -> Entries | None:
-        """What the next row becomes that is not left out; `None` at the end."""
-        while self._waiting or self._look_ahead(AHEAD if self.replayable else 1):
-            # A bad row stays: a table does not continue behind it.
-            made = self._encoder.encode(*self._waiting[0])
-            self._waiting.popleft()
-            self._row += 1
-            if made is not None:
-                return made
-            self.skipped += 1
-        return None
+    def _settled(self) -> RowEncoder:
+        """The encoder as of the last sample that was handed out."""
+        if self._ready:
+            self._row, self._skipped, known = self._before
+            self._encoder.load(known)
+            self._at = 0
+            self._ready.clear()
+            while self._given:
+                made = self._make(self._given)
+                self._given -= made.count if isinstance(made, Block) else len(made or ())
+        return self._encoder
+
+    def _forget_rows(self) -> None:
+        """Let go of the rows that have become samples."""
+        del self._waiting[: self._at]
+        self._at = 0
+
+    def _make(self, n: int) -> Block | list[Sample | Label] | None:
+        """The next samples, at most `n`, counted in; `None` at the end. An error comes after those before it."""
+        pieces: list[Entries] = []
+        missing = n
+        while missing:
+            try:
+                if not self._look_ahead(missing):
+                    break
+                taken, piece = self._encoder.take(self._waiting[self._at : self._at + missing])
+            except BaseException as error:
+                if not pieces:
+                    raise
+                # A bad row stays, and raises again: a table does not continue behind it.
+                if not isinstance(error, SampleError):
+                    self._failed = error
+                break
+            self._at, self._row = self._at + taken, self._row + taken
+            made = 0 if piece is None else len(piece.known)
+            self._skipped, missing = self._skipped + taken - made, missing - made
+            pieces += [] if piece is None else [piece]
+        return self._encoder.together(pieces) if pieces else None
 
     def _look_ahead(self, n: int) -> bool:
         """Have the next `n` rows wait, or all that are left; whether there is one."""
         if self._rows is None:
             self._open()
-        missing = n - len(self._waiting)
-        if missing > 0:
-            rows, error = read_some(self._rows, missing)  # type: ignore[arg-type]
-            self._waiting.extend(rows)
-            if error is not None:
-                # It comes after the rows before it.
-                self._rows = raising(error)
-        return bool(self._waiting)
+        wanted = n - len(self._waiting) + self._at
+        if wanted > 0 and self._failed is None:
+            rows, self._failed = read_some(self._rows, wanted)  # type: ignore[arg-type]
+            self._waiting += rows
+        if self._at == len(self._waiting) and self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
+        return self._at < len(self._waiting)
 
     def _open(self) -> None:
         """Open the rows from the place of the stream on; the first of all give the unit of time."""
         self._rows = self._source.rows(self._encoder.used, self._row)
         if self._row == 0 and self._time is not None and self.unit is None:
             self._look_ahead(FIRST + 1)
-            self._encoder.find_unit([cells for _, cells in self._waiting])
+            self._encoder.find_unit(self._waiting)
 
     def _rewind(self) -> None:
         # A unit of time that was found stays.
         self._go_to(0, 0, {**self._unread, "unit": self.unit})
 
-    def _go_to(self, row: int, skipped: int, known: Mapping[str, Any]) -> None:
-        self._row, self.skipped, self._rows, self._waiting = row, skipped, None, deque()
-        self._encoder.load(known)
-
     def _cursor(self) -> dict[str, Any]:
-        return {"row": self._row, "skipped": self.skipped, "known": self._encoder.state()}
+        known = self._settled().state()
+        return {"row": self._row, "skipped": self._skipped, "known": known}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         self._go_to(int(cursor["row"]), int(cursor["skipped"]), cursor["known"])
