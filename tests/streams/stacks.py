@@ -76,7 +76,7 @@ def around(make: Make, draw: random.Random) -> Make:
     n, k, clip = draw.choice([0, 3, 17, 60]), draw.choice([1, 2, 3]), draw.choice([1.5, 10.0])
     flags = [draw.random() < 0.5 for _ in range(3)]
     other, weights, seed = source(draw), draw.choice([None, [1, 2]]), draw.randrange(9)
-    policy, stop = draw.choice(["skip", "hold", "raise"]), draw.choice(["first", "last"])
+    policy = draw.choice(["skip", "hold", "raise"])
     makes: list[Make] = [
         lambda: streams.take(make(), n),
         lambda: streams.map(make(), lambda sample: replace(sample, u=sample.u * 2)),
@@ -86,8 +86,8 @@ def around(make: Make, draw: random.Random) -> Make:
         lambda: streams.standardize(make(), clip, scale_target=flags[0]),
         lambda: streams.standardize(make(), clip, scale_target=True),
         lambda: streams.autoregress(make(), k, relative=flags[1], size=1 if flags[2] else None),
-        lambda: streams.interleave(make(), other(), weights=weights, by="sample", stop=stop, seed=seed),
-        lambda: streams.interleave(other(), make(), by="sequence", stop=stop),
+        lambda: streams.interleave(make(), other(), weights=weights, seed=seed),
+        lambda: streams.interleave(other(), make()),
         lambda: streams.delayed(make(), k),
     ]
     return draw.choice(makes)

@@ -119,19 +119,11 @@ def test_autoregress_begins_with_a_sample_whose_target_is_missing(read):
         read(streams.autoregress(iter(GAPS), 1))
 
 
-def test_interleave_by_sequence_keeps_sequences_whole():
-    first = streams.from_sequences([torch.full((2, 1), 1.0), torch.full((3, 1), 2.0)])
-    second = streams.from_sequences([torch.full((1, 1), 10.0)])
-    mixed = [s.u.item() for s in streams.interleave(first, second, by="sequence")]
-    assert mixed == [1.0, 1.0, 10.0, 2.0, 2.0, 2.0]
-
-
-def test_interleave_draws_with_its_weights_and_stops_as_told():
+def test_interleave_draws_with_its_weights_until_the_last_has_ended():
     one, two = itertools.repeat(1.0), itertools.repeat(2.0)
     drawn = inputs(streams.interleave(one, two, weights=[1, 3]), 4000)
     # Four standard deviations of a binomial of 4,000 draws.
     assert abs((drawn == 2.0).double().mean().item() - 0.75) < 4 * math.sqrt(0.75 * 0.25 / 4000)
-    assert [float(s.u) for s in streams.interleave([1.0], [2.0, 3.0], stop="first")] == [1.0, 2.0]
     assert [float(s.u) for s in streams.interleave([1.0], [2.0, 3.0], weights=[1, 0])] == [1.0]
     assert streams.interleave(signals.henon(), [1.0]).length == math.inf
 
@@ -141,8 +133,6 @@ def test_interleave_draws_with_its_weights_and_stops_as_told():
     [
         ({"weights": [1]}, "weights"),
         ({"weights": [0, 0]}, "weights"),
-        ({"by": "word"}, "by="),
-        ({"stop": "x"}, "stop="),
     ],
 )
 def test_an_interleave_that_cannot_be_is_refused(arguments, message):
@@ -161,11 +151,6 @@ def test_sinusoids_follow_their_formula_and_the_target_is_ahead():
             exact = sum(a[i] * math.sin(2 * math.pi * f[i] * n * tau + p[i]) for i in range(2))
             assert abs(value.item() - exact) < 1e-12
         assert sample.tau == tau
-
-
-def test_square_waves_are_plus_one_then_minus_one():
-    x = inputs(signals.squares([0.125], [2.0], phases=[0.0]), 16).flatten()
-    assert x.tolist() == [2.0] * 4 + [-2.0] * 4 + [2.0] * 4 + [-2.0] * 4
 
 
 def test_henon_follows_its_map():

@@ -83,12 +83,10 @@ KINDS: dict[str, Callable[[Path], Stream]] = {
         [([0.5], [0.1 * k * k] if k % 4 != 2 else None) for k in range(12)], 3, relative=True
     ),
     "interleave": lambda _: streams.interleave(pairs(), streams.take(signals.henon(), 20)),
-    "interleave, drawn": lambda _: streams.interleave(signals.henon(), signals.squares(), weights=[1, 3], seed=5),
-    "interleave, sequences": lambda _: streams.interleave(
-        streams.from_sequences(sequences()), streams.from_sequences(sequences()[::-1]), by="sequence"
+    "interleave, drawn": lambda _: streams.interleave(
+        signals.henon(), signals.sinusoids([0.1]), weights=[1, 3], seed=5
     ),
     "sinusoids": lambda _: signals.sinusoids([0.1, 0.037], [1.0, 0.5], ahead=3, tau=0.3),
-    "squares": lambda _: signals.squares([0.01, 0.02]),
     "henon": lambda _: signals.henon(ahead=2),
     "lorenz": lambda _: signals.lorenz(),
     "mackey-glass": lambda _: signals.mackey_glass(substeps=2),

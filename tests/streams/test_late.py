@@ -227,16 +227,6 @@ def test_labels_keep_their_targets_where_the_source_uses_its_memory_again():
     ]
 
 
-def test_streams_are_interleaved_by_sequence_where_labels_stand_between_samples():
-    def sequences(name: str) -> list:
-        u = torch.zeros(1)
-        return [hl.Sample(u, id=name), hl.Label(name, u), hl.Sample(u, boundary=True, id=f"end of {name}")] * 2
-
-    events = hl.streams.interleave(sequences("a"), sequences("b"), by="sequence")
-    whole = ["a", "a", "end of a", "b", "b", "end of b"]
-    assert [event.id for event in events] == whole * 2
-
-
 def test_a_sample_that_waits_for_its_label_keeps_its_scale_in_a_checkpoint(tmp_path):
     rows = [hl.Sample(torch.ones(1), torch.tensor([float(k)])) for k in range(5)]
     events = [*rows, hl.Sample(torch.ones(1), id="late"), hl.Label("late", torch.tensor([7.0]))]

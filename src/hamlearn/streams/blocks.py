@@ -111,6 +111,11 @@ class Block:
         )
 
 
+def single(sample: Sample) -> Block:
+    """A block of one sample, whatever it waits for; inputs that are not tensors stay in its list of samples."""
+    return _stack([sample], [(sample.u, sample.target)])
+
+
 def gathered(samples: Iterator[Any], n: int, copies: bool = True) -> tuple[list[Any], BaseException | None]:
     """The next `n` samples of an iterator, and what went wrong after them.
 

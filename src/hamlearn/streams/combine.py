@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from hamlearn._base import trees
 from hamlearn.errors import ConfigError, SampleError
@@ -66,19 +66,13 @@ def hold(stream: Iterable[Any], k: int, split: bool = False) -> Stream:
 def interleave(
     *streams: Iterable[Any],
     weights: Sequence[float] | None = None,
-    by: Literal["sample", "sequence"] = "sample",
-    stop: Literal["first", "last"] = "last",
     seed: int = 0,
 ) -> Stream:
-    """Several streams as one: in turn, or drawn at random.
+    """Several streams as one, a sample at a time, in turn or drawn at random, until the last has ended.
 
     Args:
         *streams: What to interleave.
         weights: `None` takes them in turn; otherwise each turn is drawn with these weights from `seed`.
-        by: `"sample"` changes the stream after each sample, `"sequence"` only after a `boundary`, so that
-            sequences stay whole.
-        stop: Whether all ends with the `"first"` stream that ends, or continues with the others until the
-            `"last"` has ended.
         seed: Of the draws.
 
     Example:
@@ -93,11 +87,7 @@ def interleave(
             f"weights={list(weights)} do not fit {len(streams)} streams. "
             "Give one for each, none negative, and not all of them zero."
         )
-    if by not in ("sample", "sequence"):
-        raise ConfigError(f'by={by!r} is not known. Give "sample" or "sequence".')
-    if stop not in ("first", "last"):
-        raise ConfigError(f'stop={stop!r} is not known. Give "first" or "last".')
-    return InterleavedStream([from_iterable(stream) for stream in streams], weights, by, stop, seed)
+    return InterleavedStream([from_iterable(stream) for stream in streams], weights, seed)
 
 
 def delayed(stream: Iterable[Any], by: int) -> Stream:
@@ -248,31 +238,24 @@ class InterleavedStream(Wrapper):
     """What `interleave` returns."""
 
     _turn_no: int
-    _inside: bool
     _done: list[bool]
-    _fixed = ("_weights", "_by", "_stop", "_seed")
+    _fixed = ("_weights", "_seed")
 
-    def __init__(
-        self, streams: list[Stream], weights: Sequence[float] | None, by: str, stop: str, seed: int
-    ) -> None:
+    def __init__(self, streams: list[Stream], weights: Sequence[float] | None, seed: int) -> None:
         super().__init__(*streams)
         self._weights = None if weights is None else [float(weight) for weight in weights]
-        self._by, self._stop, self._seed = by, stop, seed
+        self._seed = seed
         self._rewind()
 
     @property
     def spec(self) -> Spec:
-        """As the first stream whose shapes are known; the length where all are finite and are read to the end."""
+        """As the first stream whose shapes are known; the length where all are known."""
         specs = [stream.spec for stream in self._inners]
         u = next((spec.u for spec in specs if spec.u is not None), None)
         target = next((spec.target for spec in specs if spec.target is not None), None)
         lengths = [spec.length for spec in specs]
-        length: int | float | None = None
-        if all(n == math.inf for n in lengths) or (self._stop == "last" and math.inf in lengths):
-            length = math.inf
-        elif self._stop == "last" and None not in lengths:
-            length = sum(n for n in lengths if n is not None)
-        return Spec(u, target, length)
+        length: int | float | None = None if None in lengths else sum(n for n in lengths if n is not None)
+        return Spec(u, target, math.inf if math.inf in lengths else length)
 
     def _begin(self) -> None:
         if not self._resumed:
@@ -281,27 +264,18 @@ class InterleavedStream(Wrapper):
         super()._begin()
 
     def _fresh(self) -> dict[str, Any]:
-        return {"_turn_no": 0, "_inside": False, "_done": [False] * len(self._inners)}
+        return {"_turn_no": 0, "_done": [False] * len(self._inners)}
 
     def _samples(self) -> Iterator[Any]:
-        while not self._ended():
-            i = self._draw(self._turn_no if not self._inside else self._turn_no - 1)
-            if not self._inside:
-                self._turn_no += 1
+        weights = self._weights or [1.0] * len(self._inners)
+        while not all(done or weight == 0 for done, weight in zip(self._done, weights, strict=True)):
+            i = self._draw(self._turn_no)
+            self._turn_no += 1
             sample = END if self._done[i] else self._inners[i]._next()
             if sample is END:
-                self._done[i], self._inside = True, False
-                continue
-            if not isinstance(sample, Label):
-                self._inside = self._by == "sequence" and not sample.boundary
-            yield sample
-
-    def _ended(self) -> bool:
-        """Whether one stream has ended that ends all, or all have that can still be drawn."""
-        weights = self._weights or [1.0] * len(self._inners)
-        return (self._stop == "first" and any(self._done)) or all(
-            done or weight == 0 for done, weight in zip(self._done, weights, strict=True)
-        )
+                self._done[i] = True
+            else:
+                yield sample
 
     def _draw(self, turn: int) -> int:
         """The number of the stream whose turn it is; drawn again for each turn, so that its number says all."""

@@ -267,7 +267,8 @@ class RowEncoder:
             if isinstance(cell, str | bytes) and cell.strip():
                 self._warned = True
                 logger.warning(
-                    "%s %d: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
+                    "%s %d: the target %r counts as missing. Name it among the classes, classes=[...], if it is "
+                    "one",
                     self._word,
                     rows[place][0],
                     name_of(cell),

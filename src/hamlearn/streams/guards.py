@@ -81,7 +81,7 @@ class FiniteStream(Transform):
         known = self._policy == "raise" or spec.length == math.inf
         return Spec(spec.u, spec.target, spec.length if known else None)
 
-    def whole(self, block: Block) -> Block | None:
+    def change(self, block: Block) -> Block | None:
         """The block itself, where all of it is finite and no time is owed."""
         assert block.u is not None
         if self._waited or not is_finite([*block.u, *block.target]):
@@ -146,18 +146,14 @@ class ClippedTauStream(Transform):
         super().__init__(inner)
         self._longest = longest
 
-    def whole(self, block: Block) -> Block:
+    def change(self, block: Block) -> Block:
         """A block whose time steps are cut."""
-        longer = sum(tau is not None and tau > self._longest for tau in block.tau or ())
-        if block.tau is None or not longer:
+        if block.tau is None:
             return block
-        self.clipped += longer
+        self.clipped += sum(tau is not None and tau > self._longest for tau in block.tau)
         taus = [None if tau is None else min(tau, self._longest) for tau in block.tau]
-        return replace(block, tau=taus, samples=None)
+        samples = None if block.samples is None else list(map(self._cut, block.samples))
+        return replace(block, tau=taus, samples=samples)
 
-    def sample(self, sample: Sample) -> Sample:
-        """A sample whose time step is cut."""
-        if sample.tau is None or sample.tau <= self._longest:
-            return sample
-        self.clipped += 1
-        return replace(sample, tau=self._longest)
+    def _cut(self, sample: Sample) -> Sample:
+        return sample if sample.tau is None else replace(sample, tau=min(sample.tau, self._longest))

@@ -1,4 +1,4 @@
-"""Streams made ready for a network: the past of the target as an input."""
+"""Past targets as inputs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.sample import Label, Sample
+from hamlearn.sample import Label
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, stacked
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.moments import Array
 from hamlearn.streams.values import Spec, TensorSpec
 from hamlearn.streams.wrapped import Transform
 
@@ -83,20 +82,47 @@ class AutoregressiveStream(Transform):
         u, size = self.inner.encode(row), self._known_size()
         if size is None:
             raise SampleError("the size of a target is not known yet. Give autoregress(..., size=1).")
-        shown = np.zeros((self._lags, size))
-        for lag, target in enumerate(self._past):
-            shown[lag] = np.array(target) - np.array(self._past[0]) if self._relative else target
-        past = torch.from_numpy(shown.reshape(-1)).to(u)
-        return torch.cat([u, past.expand(*u.shape[:-1], -1)], -1)
+        past = torch.zeros(self._lags, size, dtype=torch.float64)
+        known = torch.tensor(self._past, dtype=torch.float64).reshape(-1, size)
+        past[: len(known)] = known - known[:1] if self._relative else known
+        return torch.cat([u, past.reshape(-1).to(u).expand(*u.shape[:-1], -1)], -1)
 
-    def sample(self, sample: Sample) -> Sample:
-        """A sample with the past targets as inputs."""
-        (block,) = stacked([replace(sample, id=None)])
+    def change(self, block: Block) -> Block | None:
+        """A block with the past targets as inputs; it becomes the past itself."""
         problem = self._problem(block)
         if problem is not None:
+            if block.count > 1:
+                return None
             raise SampleError(problem)
-        longer = self._extended(block).sample(0)
-        return replace(sample, u=longer.u, target=longer.target)
+        assert block.u is not None
+        n, target = block.count, block.target[0] if block.target else None
+        self._size = size = self._known_size() if target is None else target.shape[1]
+        known = np.array([target is not None] * n if block.known is None else block.known)
+        values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
+        before = np.array(self._past[::-1], dtype=np.float64).reshape(-1, size)
+        p = len(before)
+        # A missing target repeats the one before, if there is any.
+        last = np.maximum.accumulate(np.where(known, np.arange(p, p + n), p - 1))
+        series = np.concatenate([before, values])[last]
+        first = int((last < 0).sum())
+        past = np.concatenate([np.zeros((self._lags, size)), before, series[first:]])
+        self._past = past[self._lags :][::-1][: self._lags].tolist()
+        # How many targets there were before each sample: the past of one ends with the newest of them.
+        count, lag = p + np.maximum(np.arange(n) - first, 0), np.arange(self._lags)
+        shown = past[self._lags + count[:, None] - 1 - lag]
+        if self._relative:
+            newest = shown[:, 0]
+            shown = np.where((count[:, None] > lag)[..., None], shown - newest[:, None], 0.0)
+            known = known & (count > 0)
+            target = None if target is None or not known.any() else target - torch.from_numpy(newest).to(target)
+        more = torch.from_numpy(shown.reshape(n, -1)).to(block.u[0])
+        return replace(
+            block,
+            u=[torch.cat([block.u[0], more], 1)],
+            target=[] if target is None else [target],
+            known=None if target is None or known.all() else known.tolist(),
+            samples=None,
+        )
 
     def label(self, label: Label) -> Label:
         """It passes by, where targets are not relative."""
@@ -106,10 +132,6 @@ class AutoregressiveStream(Transform):
                 "differences from the target before: use relative=False, or give samples their targets"
             )
         return label
-
-    def whole(self, block: Block) -> Block | None:
-        """A block with the past targets as inputs."""
-        return self._extended(block) if self._problem(block) is None else None
 
     def _problem(self, block: Block) -> str | None:
         """Why a block cannot be extended, or the first sample of it."""
@@ -137,47 +159,6 @@ class AutoregressiveStream(Transform):
                 "autoregress(..., size=1), or begin with a sample that has one."
             )
         return None
-
-    def _extended(self, block: Block) -> Block:
-        """The block with past targets as inputs; it becomes the past itself."""
-        assert block.u is not None
-        target = block.target[0] if block.target else None
-        n, size = block.count, self._known_size() if target is None else target.shape[1]
-        assert size is not None
-        self._size = size
-        known = np.array(block.known if block.known is not None else [target is not None] * n)
-        values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
-        past, available = self._append(values, known)
-        lag = np.arange(self._lags)
-        # Row t of the past ends with the newest target before sample t; what is before all of them is 0.
-        shown = past[self._lags + available[:, None] - 1 - lag]
-        newest = shown[:, 0]
-        if self._relative:
-            shown = np.where((available[:, None] > lag)[..., None], shown - newest[:, None], 0.0)
-            known = known & (available > 0)
-        more = torch.from_numpy(shown.reshape(n, -1)).to(block.u[0])
-        if self._relative and target is not None:
-            target = target - torch.from_numpy(newest).to(target)
-        some = target is not None and bool(known.any())
-        return replace(
-            block,
-            u=[torch.cat([block.u[0], more], 1)],
-            target=[target] if target is not None and some else [],
-            known=None if known.all() or not some else known.tolist(),
-            samples=None,
-        )
-
-    def _append(self, values: Array, known: Any) -> tuple[Array, Any]:
-        """Zeros and all past targets in order, and how many of these there were before each sample."""
-        before = np.array(self._past[::-1], dtype=np.float64).reshape(-1, values.shape[1])
-        p, n = len(before), len(values)
-        # A missing target repeats the one before, if there is any.
-        last = np.maximum.accumulate(np.where(known, np.arange(p, p + n), p - 1))
-        series = np.concatenate([before, values])[last]
-        first = int((last < 0).sum())
-        past = np.concatenate([np.zeros((self._lags, values.shape[1])), before, series[first:]])
-        self._past = past[self._lags :][::-1][: self._lags].tolist()
-        return past, p + np.maximum(np.arange(n) - first, 0)
 
     def _known_size(self) -> int | None:
         """Entries of a target, as far as they are known before one has come."""

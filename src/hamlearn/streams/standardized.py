@@ -91,46 +91,42 @@ class StandardizedStream(Transform):
         now = self._targets.now() if self._scale_target else None
         return self.inner.unscale(y if now is None else now.unscale(y))
 
-    def sample(self, sample: Sample) -> Sample:
-        """A sample whose input, and perhaps target, is in units of its deviation."""
-        if not isinstance(sample.u, Tensor):
-            raise SampleError(
-                f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
-                "Put them together in a streams.map before."
-            )
-        for what in (sample.u, sample.target if self._scale_target else None):
-            if isinstance(what, Tensor) and what.is_floating_point() and not bool(what.isfinite().all()):
-                raise _not_finite("a target" if what is sample.target else "an input", what)
-        target, scale = sample.target, None
-        if target is not None and self._scale_target and is_scalable(target):
-            scaled, scales = self._targets.apply(target[None], None)
-            target, scale = scaled[0], scales.row(0)
-        elif self._scale_target and target is None:
-            scale = self._targets.now()
-            if sample.id is not None:
-                self._targets.note(sample.id)
-        return replace(sample, u=self._scaled(sample.u[None])[0], target=target, scale=scale)
+    def change(self, block: Block) -> Block | None:
+        """A block whose inputs, and perhaps targets, are in units of their deviation."""
+        alone, scales = block.count == 1, self._scale_target
+        if block.u is None or block.u_spec is not None:
+            if alone:
+                raise SampleError(
+                    f"standardize takes inputs that are tensors, not {type(block.sample(0).u).__name__}. "
+                    "Put them together in a streams.map before."
+                )
+            return None
+        u, target, scale = block.u[0], block.target, None
+        scales = scales and block.target_spec is None and all(map(is_scalable, target))
+        for what, value in (("an input", u), ("a target", target[0] if scales and target else u)):
+            if not bool(value.isfinite().all()):
+                if alone:
+                    raise _not_finite(what, value[0])
+                return None
+        if scales and target:
+            if not alone and not (block.has_target(0) or self._targets.now()):
+                # Before the first target of all, a sample has no scale.
+                return None
+            scaled, scale = self._targets.apply(target[0], block.known)
+            target = [scaled]
+        elif scales:
+            scale = self._targets.now(block.count)
+        return replace(block, u=[self._scaled(u)], target=target, scale=scale, samples=None)
+
+    def sample(self, sample: Sample) -> Sample | None:
+        """A sample that comes by itself; its label is scaled as its target would have been."""
+        if self._scale_target and sample.target is None and sample.id is not None:
+            self._targets.note(sample.id)
+        return super().sample(sample)
 
     def label(self, label: Label) -> Label:
         """A label whose target is scaled as its sample was."""
         return self._targets.label(label) if self._scale_target and is_scalable(label.target) else label
-
-    def whole(self, block: Block) -> Block | None:
-        """A block whose inputs, and perhaps targets, are in units of their deviation."""
-        assert block.u is not None
-        u, target, scale = block.u[0], block.target, None
-        scaled = self._scale_target and block.target_spec is None and all(map(is_scalable, target))
-        if block.u_spec is not None or not bool(u.isfinite().all()):
-            return None
-        if scaled and target:
-            # Before the first target of all, a sample has no scale.
-            if not bool(target[0].isfinite().all()) or not (block.has_target(0) or self._targets.now()):
-                return None
-            first, scale = self._targets.apply(target[0], block.known)
-            target = [first]
-        elif scaled:
-            scale = self._targets.now(block.count)
-        return replace(block, u=[self._scaled(u)], target=target, scale=scale, samples=None)
 
     def _scaled(self, u: Tensor) -> Tensor:
         """Inputs, one after the other along the first axis, each by what is known once it has come."""

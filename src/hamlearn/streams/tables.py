@@ -262,8 +262,12 @@ class TableStream(Stream):
         while True:
             if not self._ready:
                 self._forget_rows()
+                many = AHEAD if self.replayable else 1
+                # Opening the rows may find the unit of time, which is part of the place.
+                if not self._look_ahead(many):
+                    return
                 self._given, self._before = 0, (self._row, self._skipped, self._encoder.state())
-                made = self._make(AHEAD if self.replayable else 1)
+                made = self._make(many)
                 if made is None:
                     return
                 self._ready.extend(made.each() if isinstance(made, Block) else made)

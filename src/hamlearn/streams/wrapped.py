@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, gathered
+from hamlearn.streams.blocks import Block, gathered, single
 from hamlearn.streams.values import Spec
 
 
@@ -117,30 +117,35 @@ class Wrapper(Stream):
 
 
 class Transform(Wrapper):
-    """A stream whose samples are those of the stream inside, changed one by one or a block at a time.
+    """A stream whose samples are those of the stream inside, changed a block at a time.
 
-    `sample` is a function of a sample and of the attributes in `_moves`; `whole` does the same to a block, with
-    the same bits. Labels pass by.
+    `change` is a function of a block and of the attributes in `_moves`, the same however blocks are cut. Labels
+    pass by.
     """
 
     _reuses = False
 
     def __init__(self, inner: Stream) -> None:
         super().__init__(inner)
-        # Samples of a block of the stream inside that have not been changed yet.
+        # Samples of the stream inside that were read and not changed yet, since one was to be looked at alone.
         self._left: deque[Any] = deque()
 
-    @abstractmethod
+    def change(self, block: Block) -> Block | None:
+        """What becomes of a block of samples.
+
+        `None` says that its samples are to be changed one by one, and nothing has changed; of a single sample, that
+        it is left out.
+        """
+        return None
+
     def sample(self, sample: Sample) -> Sample | None:
-        """What becomes of a sample; `None`: it is left out."""
+        """What becomes of a sample that comes by itself; `None`: it is left out."""
+        made = self.change(single(sample))
+        return None if made is None else replace(made.sample(0), id=sample.id)
 
     def label(self, label: Label) -> Label:
         """What becomes of a label."""
         return label
-
-    def whole(self, block: Block) -> Block | None:
-        """What becomes of a block; `None`, and nothing has changed, where its samples are to be looked at."""
-        return None
 
     def _block(self, n: int) -> Block | list[Any] | None:
         taken: list[Any] = []
@@ -149,8 +154,8 @@ class Transform(Wrapper):
                 read = self.inner.block(n)
                 if read is None:
                     return None
-                made = self.whole(read) if isinstance(read, Block) and read.u is not None else None
-                if made is not None:
+                whole = isinstance(read, Block) and read.u is not None
+                if whole and (made := self.change(read)) is not None:
                     return made
                 self._left.extend(read.each() if isinstance(read, Block) else read)
             taken, self._error = gathered(self._changed(), len(self._left), self._reuses)

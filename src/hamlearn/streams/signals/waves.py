@@ -1,9 +1,9 @@
-"""Periodic signals with given frequencies and amplitudes."""
+"""Sums of sinusoids."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,58 +39,6 @@ def sinusoids(
         >>> sample.u, sample.target, sample.tau
         (tensor([0.]), tensor([2.]), 1.0)
     """
-    return _waves("sinusoids", _sine, frequencies, amplitudes, phases, ahead, tau, seed, dtype)
-
-
-def squares(
-    frequencies: Sequence[float] = (0.02,),
-    amplitudes: Sequence[float] | None = None,
-    phases: Sequence[float] | None = None,
-    ahead: int = 1,
-    tau: float = 1.0,
-    seed: int = 0,
-    dtype: torch.dtype | None = None,
-) -> Stream:
-    """A sum of square waves, x(t) = Σ a_i sgn sin(2π f_i t + p_i).
-
-    Each wave is +1 for half a cycle, then −1 for the other half.
-
-    Args:
-        frequencies: The f_i, in cycles per unit of time.
-        amplitudes: The a_i; `None`: all 1.
-        phases: The p_i in radians; `None` draws them from `seed`.
-        ahead: Samples between input and target.
-        tau: Time between samples.
-        seed: Of the phases.
-        dtype: `None` is torch's default.
-
-    Example:
-        >>> stream = iter(squares([0.25], phases=[0.0]))
-        >>> [int(next(stream).u) for _ in range(6)]
-        [1, 1, -1, -1, 1, 1]
-    """
-    return _waves("squares", _square, frequencies, amplitudes, phases, ahead, tau, seed, dtype)
-
-
-def _sine(cycles: Tensor) -> Tensor:
-    return torch.sin(2 * math.pi * cycles)
-
-
-def _square(cycles: Tensor) -> Tensor:
-    return torch.where(cycles < 0.5, 1.0, -1.0).to(cycles.dtype)
-
-
-def _waves(
-    name: str,
-    wave: Callable[[Tensor], Tensor],
-    frequencies: Sequence[float],
-    amplitudes: Sequence[float] | None,
-    phases: Sequence[float] | None,
-    ahead: int,
-    tau: float,
-    seed: int,
-    dtype: torch.dtype | None,
-) -> Stream:
     n = len(frequencies)
     amplitudes = [1.0] * n if amplitudes is None else list(amplitudes)
     if phases is None:
@@ -108,8 +56,8 @@ def _waves(
     def advance(start: int, count: int) -> tuple[Tensor, int]:
         t = torch.arange(start, start + count, dtype=torch.float64) * tau
         # Whole cycles are taken off first: the sine of a large number would lose digits.
-        x = (wave((t[:, None] * f + p).remainder(1.0)) * a).sum(1, keepdim=True)
+        x = (torch.sin(2 * math.pi * (t[:, None] * f + p).remainder(1.0)) * a).sum(1, keepdim=True)
         return x, start + count
 
-    config = {"signal": name, "frequencies": f.tolist(), "amplitudes": a.tolist(), "phases": list(phases)}
+    config = {"signal": "sinusoids", "frequencies": f.tolist(), "amplitudes": a.tolist(), "phases": list(phases)}
     return forecast(advance, 0, 1, ahead, tau, dtype, config)
