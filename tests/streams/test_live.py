@@ -1,6 +1,5 @@
 """Live feeds over real threads, event loops and sockets. Nothing here depends on how fast the machine is."""
 
-import asyncio
 import gc
 import itertools
 import json
@@ -163,59 +162,13 @@ def test_without_stamps_tau_is_the_time_between_arrivals():
     assert [(float(s.u), s.tau) for s in samples] == [(4.0, 4.0)]
 
 
-def test_an_asynchronous_generator_is_run_in_a_loop_of_its_own():
-    closed = []
-
-    async def source():
-        try:
-            for k in range(50):
-                await asyncio.sleep(0)
-                yield k * 0.5, Sample(torch.tensor([float(k)]))
-        finally:
-            closed.append(True)
-
-    with streams.live(source(), policy="block") as feed:
-        assert [(s.u.item(), s.tau) for s in feed] == [(float(k), 0.5 if k else None) for k in range(50)]
-    assert closed == [True]
-
-
-def test_a_blocked_asynchronous_source_does_not_stop_its_own_loop():
-    beats = []
-
-    async def source():
-        async def heart():
-            while True:
-                beats.append(1)
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(heart())
-        for k in range(4):
-            yield float(k)
-        task.cancel()
-
-    with streams.live(source(), policy="block", n=1) as feed:
-        samples = iter(feed)
-        next(samples)
-        until(lambda: feed._buffer.full)
-        before = len(beats)
-        until(lambda: len(beats) > before + 100)
-        assert len(list(samples)) == 3
-
-
-@pytest.mark.parametrize("kind", ["iterator", "async"])
-def test_a_source_that_dies_raises_in_the_learner_with_the_cause_after_all_it_gave(kind):
+def test_a_source_that_dies_raises_in_the_learner_with_the_cause_after_all_it_gave():
     def dying():
         yield 1.0
         yield 2.0
         raise ValueError("the sensor burnt")
 
-    async def dying_async():
-        for x in (1.0, 2.0):
-            yield x
-        raise ValueError("the sensor burnt")
-
-    feed = streams.live(dying if kind == "iterator" else dying_async, policy="block")
-    samples = iter(feed)
+    samples = iter(streams.live(dying, policy="block"))
     assert [float(next(samples).u) for _ in range(2)] == [1.0, 2.0]
     with pytest.raises(StreamError, match="failed after 2 items with ValueError: the sensor burnt") as caught:
         next(samples)
@@ -290,8 +243,7 @@ def test_a_source_that_uses_its_memory_again_does_not_change_what_waits(kind):
 
 
 @pytest.mark.parametrize("how", ["closed", "let go"])
-@pytest.mark.parametrize("kind", ["iterator", "async"])
-def test_a_source_that_waits_runs_its_clean_up_when_its_feed_is_closed_or_let_go(how, kind):
+def test_a_source_that_waits_runs_its_clean_up_when_its_feed_is_closed_or_let_go(how):
     ended = threading.Event()
 
     def source():
@@ -300,14 +252,7 @@ def test_a_source_that_waits_runs_its_clean_up_when_its_feed_is_closed_or_let_go
         finally:
             ended.set()
 
-    async def source_async():
-        try:
-            yield 1.0
-            await asyncio.sleep(3600)
-        finally:
-            ended.set()
-
-    feed = streams.live(source if kind == "iterator" else source_async, policy="block")
+    feed = streams.live(source, policy="block")
     samples = iter(feed)
     next(samples)
     if how == "closed":

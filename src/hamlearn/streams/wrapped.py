@@ -133,8 +133,8 @@ class Transform(Wrapper):
     def change(self, block: Block) -> Block | None:
         """What becomes of a block of samples.
 
-        `None` says that its samples are to be changed one by one, and nothing has changed; of a single sample, that
-        it is left out.
+        `None` says that its samples are to be changed one by one, and nothing has changed; of a single sample,
+        that it is left out.
         """
         return None
 

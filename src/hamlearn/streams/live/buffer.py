@@ -40,20 +40,14 @@ class Buffer:
         self._change = threading.Condition(self._lock)
         self._error: BaseException | None = None
         self._ended = self.closed = False
-        self._asleep = self._wanted = self.dropped = 0
-        # Labels and bad items, which have no u.
-        self._extras = 0
+        # How many of the items are labels or bad, which have no u.
+        self._extras = self._asleep = self._wanted = self.dropped = 0
         self.freed: list[str] = []
-
-    @property
-    def full(self) -> bool:
-        """Whether as many wait as may, so that `put` waits for the learner to take some."""
-        return self._block and len(self._items) >= self._n
 
     def put(self, arrival: Arrival) -> bool:
         """Hand an item over; `False`: the buffer takes no more."""
         with self._lock:
-            while self.full and not self._ended:
+            while self._block and len(self._items) >= self._n and not self._ended:
                 self._sleep()
             if self._ended:
                 return False
@@ -107,8 +101,7 @@ class Buffer:
         """What waits, at most so many."""
         with self._change:
             popped = [self._items.popleft() for _ in range(min(most, len(self._items)))]
-            if self._extras:
-                self._extras -= sum([item.u is None for item in popped])
+            self._extras -= sum([item.u is None for item in popped])
             self._change.notify_all()
             return popped
 
@@ -137,10 +130,10 @@ class Buffer:
         self._wanted = 0
 
     def _make_room(self) -> None:
-        """Drop the oldest until no more wait than may."""
-        while len(self._items) - self._extras > self._n:
+        """Drop the oldest sample if more wait than may, and the oldest label if very many do."""
+        if len(self._items) - self._extras > self._n:
             self._drop(extra=False)
-        while self._extras > LABELS:
+        elif self._extras > LABELS:
             self._drop(extra=True)
 
     def _drop(self, *, extra: bool) -> None:

@@ -27,6 +27,7 @@ _NUMPY: dict[torch.dtype, Any] = {
     getattr(torch, name): np.dtype(name)
     for name in ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
 }
+_NO_NUMBER = (TypeError, ValueError, RuntimeError, OverflowError, RecursionError)
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,16 +39,6 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     tau: Annotated[float, msgspec.Meta(gt=0)] | None = None
     boundary: bool = False
     id: Id | None = None
-
-    def check(self, place: str) -> None:
-        """Raise if it is neither a sample nor a label."""
-        if self.u is not None:
-            return
-        if self.id is None:
-            raise SampleError(f"{place} is not a sample: it has no u. {_REMEDY}")
-        if self.target is None or self.t is not None or self.tau is not None or self.boundary:
-            reason = "it has no u, and a label has an id, a target and nothing else"
-            raise SampleError(f"{place} is not a sample: {reason}. {_REMEDY}")
 
 
 _DECODER = msgspec.json.Decoder(Message)
@@ -66,25 +57,6 @@ class Letter:
     data: bytes
     place: str
     token: str | None = None
-
-    def message(self) -> Message:
-        """The message that it holds.
-
-        Raises:
-            SampleError: It is not a message, or too long.
-        """
-        if len(self.data) > LONGEST:
-            raise SampleError(
-                f"{self.place} is longer than {LONGEST} bytes. Send one sample per message, end lines with a line "
-                'feed, or leave such messages out with bad="skip".'
-            )
-        try:
-            return _DECODER.decode(self.data.removeprefix(_MARK))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            start = self.data[:80].decode("utf-8", "replace").rstrip("\n")
-            raise SampleError(
-                f"{self.place} is not a sample: {str(error)[:200]}, in {start!r}. {_REMEDY}"
-            ) from error
 
 
 @dataclass(slots=True)
@@ -133,20 +105,42 @@ class Parser:
     """
 
     def __init__(self, dtype: torch.dtype | None, target_dtype: torch.dtype | None) -> None:
-        self._dtype = dtype or torch.get_default_dtype()
-        self._inputs, self._targets = Numbers(self._dtype, "u"), Numbers(target_dtype, "target")
+        self._dtype, self._target_dtype = dtype or torch.get_default_dtype(), target_dtype
 
-    def parse(self, item: Any, place: str, now: float) -> Arrival:
-        """What a source gave. It is copied, since the source may use its memory again.
+    def arrival(self, item: Any, place: str, now: float) -> Arrival:
+        """What a source gave. A bad item too: the learner comes to it in its turn."""
+        token = item.token if type(item) is Letter else None
+        try:
+            if type(item) is Letter:
+                item = _decoded(item)
+            # By type first: asking whether something is a Mapping takes as long as the rest.
+            elif type(item) is not Sample and isinstance(item, Mapping):
+                item = _converted(item, place)
+            arrival = (self._of_message if type(item) is Message else self._of_item)(item, place, now)
+        except SampleError as error:
+            # Its time passes, if that can be read.
+            tau = item.get("tau") if isinstance(item, Mapping) else getattr(item, "tau", None)
+            legible = isinstance(tau, float | int) and not isinstance(tau, bool) and 0 < tau < math.inf
+            arrival = Arrival(place, now, tau=tau if legible else 0.0, error=error)
+        arrival.token = token
+        return arrival
 
-        Raises:
-            SampleError: It is neither a sample nor a label.
-        """
-        if type(item) is Letter:
-            return self._of_message(item.message(), place, now)
-        # By type first: asking whether something is a Mapping takes as long as the rest.
-        if type(item) is not Sample and isinstance(item, Mapping):
-            return self._of_message(_message_of(item, place), place, now)
+    def _of_message(self, message: Message, place: str, now: float) -> Arrival:
+        if message.u is None and message.id is None:
+            raise SampleError(f"{place} is not a sample: it has no u. {_REMEDY}")
+        timed = message.t is not None or message.tau is not None or message.boundary
+        if message.u is None and (message.target is None or timed):
+            reason = "it has no u, and a label has an id, a target and nothing else"
+            raise SampleError(f"{place} is not a sample: {reason}. {_REMEDY}")
+        target = numbers(message.target, self._target_dtype, f"target at {place}", self._target_dtype is None)
+        if message.u is None:
+            return Arrival(place, now, target=target, id=("label", message.id))
+        u = numbers(message.u, self._dtype, f"u at {place}")
+        stamp = None if message.t is None else to_seconds(message.t, place)
+        return Arrival(place, now, u, target, message.id, stamp, message.tau, message.boundary)
+
+    def _of_item(self, item: Any, place: str, now: float) -> Arrival:
+        """A sample, a label or what can be made one; copied, since the source may use its memory again."""
         stamp = None
         if type(item) is tuple and len(item) == 2:
             if isinstance(item[1], Sample):
@@ -155,40 +149,41 @@ class Parser:
                 item = Sample(*item)
         if isinstance(item, Label):
             return Arrival(place, now, target=_kept(item.target), id=("label", item.id))
-        if not isinstance(item, Sample):
-            item = self._to_sample(item, place)
-        if item.u is None:
+        if not isinstance(item, Sample) and item is not None:
+            try:
+                item = to_sample(item, self._dtype)
+            except _NO_NUMBER as error:
+                raise SampleError(
+                    f"{place} is not a sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, "
+                    "arrays or lists of numbers of equal lengths."
+                ) from error
+        if item is None or item.u is None:
             raise SampleError(f"{place} has no input. Give each sample its u.")
         tau = None if item.tau is None else tau_of(item.tau, place)
         return Arrival(place, now, _kept(item.u), _kept(item.target), item.id, stamp, tau, bool(item.boundary))
 
-    def _of_message(self, message: Message, place: str, now: float) -> Arrival:
-        message.check(place)
-        target = self._targets.of(message.target, place)
-        if message.u is None:
-            return Arrival(place, now, target=target, id=("label", message.id))
-        u, stamp = self._inputs.of(message.u, place), message.t
-        if stamp is not None:
-            stamp = to_seconds(stamp, place)
-        return Arrival(place, now, u, target, message.id, stamp, message.tau, message.boundary)
 
-    def _to_sample(self, item: Any, place: str) -> Sample:
-        if item is None:
-            return Sample(None)
-        try:
-            return to_sample(item, self._dtype)
-        except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-            raise SampleError(
-                f"{place} is not a sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "
-                "or lists of numbers of equal lengths."
-            ) from error
-
-
-def _message_of(item: Mapping[str, Any], place: str) -> Message:
-    """A mapping as a message."""
-    item = {**item, "tau": tau_of(item.get("tau"), place)}
+def _decoded(letter: Letter) -> Message:
+    """The message in a letter; raises if there is none, or it is too long."""
+    if len(letter.data) > LONGEST:
+        raise SampleError(
+            f"{letter.place} is longer than {LONGEST} bytes. Send one sample per message, end lines with a line "
+            'feed, or leave such messages out with bad="skip".'
+        )
     try:
-        return msgspec.convert(item, Message)
+        return _DECODER.decode(letter.data.removeprefix(_MARK))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        start = letter.data[:80].decode("utf-8", "replace").rstrip("\n")
+        raise SampleError(
+            f"{letter.place} is not a sample: {str(error)[:200]}, in {start!r}. {_REMEDY}"
+        ) from error
+
+
+def _converted(item: Mapping[str, Any], place: str) -> Message:
+    """A mapping as a message."""
+    tau = None if item.get("tau") is None else tau_of(item["tau"], place)
+    try:
+        return msgspec.convert({**item, "tau": tau}, Message)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise SampleError(f"{place} is not a sample: {error}. {_REMEDY}") from error
 
@@ -210,13 +205,11 @@ def _tensor(leaf: Any) -> Any:
     return torch.from_numpy(leaf) if type(leaf) is np.ndarray else leaf
 
 
-def tau_of(value: Any, place: str) -> float | None:
-    """The time step that a sample gives; `None` if it gives none."""
-    if value is None:
-        return None
+def tau_of(value: Any, place: str) -> float:
+    """The time step that a sample gives."""
     try:
         tau = math.nan if isinstance(value, bool | str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+    except _NO_NUMBER:
         tau = math.nan
     return require_step(tau, value, place)
 
@@ -231,55 +224,53 @@ def require_step(tau: float, given: Any, place: str) -> float:
     return tau
 
 
-class Numbers:
-    """Turns numbers of messages, and lists of them, into arrays of one type, with every number finite.
+def numbers(value: Any, dtype: torch.dtype | None, what: str, keep: bool = False) -> Any:
+    """A number, or lists of numbers, as an array of one type with every number finite; `None` for `None`.
 
     Args:
-        dtype: The type; `None`: whole numbers stay whole, and fractions get torch's default.
-        name: What they are, for error messages: `"u"` or `"target"`.
+        value: What a message holds.
+        dtype: The type; `None` is torch's default. Numbers of a type that NumPy does not have become a tensor.
+        what: What they are, for error messages.
+        keep: Whether whole numbers stay whole.
+
+    Raises:
+        SampleError: There is something else than numbers, or a number that the type cannot hold.
 
     Example:
-        >>> Numbers(None, "target").of([1, 2], "line 1").dtype, Numbers(torch.float32, "u").of(1, "").dtype
+        >>> numbers([1, 2], None, "target", keep=True).dtype, numbers(1, torch.float32, "u").dtype
         (dtype('int64'), dtype('float32'))
     """
-
-    def __init__(self, dtype: torch.dtype | None, name: str) -> None:
-        self._name, self._torch, self._keeps = name, dtype or torch.get_default_dtype(), dtype is None
-        # Numbers of types that NumPy does not have, such as bfloat16, go through doubles, and become tensors.
-        self._numpy = _NUMPY.get(self._torch, np.dtype("float64"))
-
-    def of(self, value: Any, place: str) -> Any:
-        """The array; a tensor if NumPy does not have the type; `None` for `None`.
-
-        Raises:
-            SampleError: There is something else than numbers, or a number that the type cannot hold.
-        """
-        if value is None:
-            return None
-        try:
-            array = self._array(value)
-        except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-            raise SampleError(
-                f"{self._name} at {place} cannot be a tensor ({error}). Send a number, or lists of numbers of "
-                'equal lengths, or leave such samples out with bad="skip".'
-            ) from error
-        return array if self._torch in _NUMPY or array.dtype.kind != "f" else _tensor(array).to(self._torch)
-
-    def _array(self, value: Any) -> np.ndarray:
+    if value is None:
+        return None
+    dtype = dtype or torch.get_default_dtype()
+    # Numbers of types that NumPy does not have, such as bfloat16, go through doubles.
+    of_numpy = _NUMPY.get(dtype, np.dtype("float64"))
+    try:
         if _are_small(value):
-            array = np.array(value, None if self._keeps else self._numpy)
-            return array.astype(self._numpy) if self._keeps and array.dtype.kind == "f" else array
-        given = np.array(value)
-        if given.dtype.kind not in "bif":
-            raise ValueError(f"{shown(value)} is not made of numbers of at most 64 bits")
-        if self._keeps and given.dtype.kind != "f":
-            return given
-        with np.errstate(over="ignore", invalid="ignore"):
-            array = given.astype(self._numpy)
-        fits = np.isfinite(array) if array.dtype.kind == "f" else array == np.trunc(given)
-        if not fits.all():
-            raise ValueError(f"{self._torch} cannot hold {shown(value)}")
-        return array
+            array = np.array(value, None if keep else of_numpy)
+            array = array.astype(of_numpy) if keep and array.dtype.kind == "f" else array
+        else:
+            array = _large(value, of_numpy, dtype, keep)
+    except _NO_NUMBER as error:
+        raise SampleError(
+            f"{what} cannot be a tensor ({error}). Send a number, or lists of numbers of equal lengths, or leave "
+            'such samples out with bad="skip".'
+        ) from error
+    return array if dtype in _NUMPY or array.dtype.kind != "f" else _tensor(array).to(dtype)
+
+
+def _large(value: Any, of_numpy: Any, dtype: torch.dtype, keep: bool) -> np.ndarray[Any, Any]:
+    given = np.array(value)
+    if given.dtype.kind not in "bif":
+        raise ValueError(f"{shown(value)} is not made of numbers of at most 64 bits")
+    if keep and given.dtype.kind != "f":
+        return given
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = given.astype(of_numpy)
+    fits = np.isfinite(array) if array.dtype.kind == "f" else array == np.trunc(given)
+    if not fits.all():
+        raise ValueError(f"{dtype} cannot hold {shown(value)}")
+    return array
 
 
 def _are_small(value: Any) -> bool:

@@ -1,10 +1,10 @@
-"""What has arrived, as samples: each with the true time since the one before it."""
+"""What has arrived, as samples: each with the true time since the one before it, and each id once."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -64,20 +64,19 @@ class FeedPlace:
 
     def move(self, arrival: Arrival, good: bool | None) -> None:
         """Go past a sample or label, a bad item (`False`), or one that had come before (`None`)."""
+        stamp = arrival.stamp
         if good is None:
             self.repeated += 1
-            return
-        stamp = arrival.stamp
-        if not good:
+        elif not good:
             if stamp is not None and self.leaps_to(stamp):
                 self.leaps, self.ahead = self.leaps + 1, stamp
             self.bad += 1
             self.owed += arrival.tau or 0.0
-            return
-        self.taken += 1
-        if arrival.token is not None:
-            self.seen, self.token = self.seen + 1, arrival.token
-        if arrival.u is None:
+        else:
+            self.taken += 1
+            if arrival.token is not None:
+                self.seen, self.token = self.seen + 1, arrival.token
+        if not good or arrival.u is None:
             # A label takes no time.
             return
         if stamp is not None and self.stamp is not None:
@@ -102,25 +101,22 @@ class Read:
 
     Attributes:
         before: Where the feed stood before them.
-        arrivals: The items, one by one.
-        good: Which of them are samples or labels; `None` for one whose id had come before.
+        looked: The items that were looked at, and whether each was taken; `None`: its id had come before.
         made: The samples and labels: a block, or a list of them.
         error: The error of the last of them; `None` if it is good, or was left out.
     """
 
     before: FeedPlace
-    arrivals: Sequence[Arrival]
-    good: Sequence[bool | None]
-    made: Block | list[Any]
-    error: SampleError | None
+    looked: list[tuple[Arrival, bool | None]] = field(default_factory=list)
+    made: Block | list[Any] = field(default_factory=list)
+    error: SampleError | None = None
 
     def until(self, taken: int) -> tuple[FeedPlace, set[Any]]:
         """The place after so many of its samples, and the ids of those behind it."""
-        place = replace(self.before)
-        for number, (arrival, good) in enumerate(zip(self.arrivals, self.good, strict=True)):
-            if place.taken - self.before.taken >= taken:
-                later = zip(self.arrivals[number:], self.good[number:], strict=True)
-                return place, {one.id for one, taken_too in later if taken_too}
+        place, stop = replace(self.before), self.before.taken + taken
+        for number, (arrival, good) in enumerate(self.looked):
+            if place.taken >= stop:
+                return place, {one.id for one, good in self.looked[number:] if good}
             place.move(arrival, good)
         return place, set()
 
@@ -140,35 +136,34 @@ class Reading:
         self._unit, self._skip_bad = unit, skip_bad
         self.ids: OrderedDict[Any, None] = OrderedDict()
 
-    def read(self, arrivals: Sequence[Arrival], place: FeedPlace) -> Read:
+    def read(self, arrivals: Iterable[Arrival], place: FeedPlace) -> Read:
         """Arrivals as samples and labels, up to the first item that raises; moves the place past it."""
-        before, good, error = replace(place), [], None
+        read = Read(replace(place))
         taken: list[Arrival] = []
         taus: list[float | None] = []
         for arrival in arrivals:
+            good, tau = False, None
             try:
-                fine = self._is_new(arrival, place)
-                if fine:
-                    tau = None if arrival.u is None else self._tau(arrival, place)
-            except SampleError as wrong:
-                fine = False
-                error = None if self._skip_bad else wrong
-            good.append(fine)
-            if error is not None:
+                good = self._is_new(arrival, place)
+                if good and arrival.u is not None:
+                    tau = self._tau(arrival, place)
+            except SampleError as error:
+                good, read.error = False, None if self._skip_bad else error
+            read.looked.append((arrival, good))
+            if read.error is not None:
                 break
-            place.move(arrival, fine)
-            if fine:
+            place.move(arrival, good)
+            if good:
                 taken.append(arrival)
                 taus.append(tau)
-                if arrival.id is not None:
-                    self._remember(arrival.id)
-        made: Any = _block(taken, taus)
-        if made is None:
-            made = [arrival.event(tau) for arrival, tau in zip(taken, taus, strict=True)]
-        return Read(before, arrivals[: len(good)], good, made, error)
+                self._remember(arrival.id)
+        block = _block(taken, taus)
+        read.made = [one.event(tau) for one, tau in zip(taken, taus, strict=True)] if block is None else block
+        return read
 
     def _remember(self, id: Any) -> None:
-        self.ids[id] = None
+        if id is not None:
+            self.ids[id] = None
         if len(self.ids) > REMEMBERED:
             self.ids.popitem(last=False)
 
@@ -190,25 +185,24 @@ class Reading:
 
     def _tau(self, arrival: Arrival, last: FeedPlace) -> float | None:
         """Time since the last sample, by its stamp, its own τ with what bad items owe to it, or its arrival."""
-        place = arrival.place
         if arrival.stamp is not None and last.stamp is not None:
             passed = arrival.stamp - last.stamp
             if passed <= 0:
                 how = "stands still" if passed == 0 else "runs backwards"
                 which = "is" if passed == 0 else f"comes {-passed:g} before"
                 raise SampleError(
-                    f"time {how} at {place}: its time stamp {which} that of the last sample. Let the source send "
-                    "stamps of a finer resolution, in UTC, or none, so that the time of arrival counts; or leave "
-                    'such samples out with bad="skip".'
+                    f"time {how} at {arrival.place}: its time stamp {which} that of the last sample. Let the "
+                    "source send stamps of a finer resolution, in UTC, or none, so that the time of arrival "
+                    'counts; or leave such samples out with bad="skip".'
                 )
-            return require_step(passed / self._unit, passed, place)
-        if arrival.tau is not None:
-            return require_step(arrival.tau + last.owed, last.owed, place)
-        if last.arrived is None or arrival.stamp is not None:
+        elif arrival.tau is not None:
+            return require_step(arrival.tau + last.owed, last.owed, arrival.place)
+        elif last.arrived is None or arrival.stamp is not None:
             return None
-        # Two arrivals within one tick of the clock are still one after the other.
-        passed = max(arrival.arrived - last.arrived, 1e-9)
-        return require_step(passed / self._unit, passed, place)
+        else:
+            # Two arrivals within one tick of the clock are still one after the other.
+            passed = max(arrival.arrived - last.arrived, 1e-9)
+        return require_step(passed / self._unit, passed, arrival.place)
 
 
 def _block(arrivals: Sequence[Arrival], taus: list[float | None]) -> Block | None:
@@ -219,22 +213,21 @@ def _block(arrivals: Sequence[Arrival], taus: list[float | None]) -> Block | Non
         return None
     targets = [one.target for one in arrivals]
     known = [target is not None for target in targets]
-    example = targets[known.index(True)] if any(known) else None
-    if not all(known):
-        targets = [example if target is None else target for target in targets]
+    filler = targets[known.index(True)] if any(known) else None
     u = _stacked([one.u for one in arrivals])
-    target = None if example is None else _stacked(targets)
-    if u is None or (target is None and example is not None):
+    target = None if filler is None else _stacked([filler if one is None else one for one in targets])
+    if u is None or (target is None and filler is not None):
         return None
-    held = [] if target is None else [target]
-    block = Block(len(arrivals), [u], None, held, None, known if held and not all(known) else None)
-    block.tau = taus if any(tau is not None for tau in taus) else None
+    block = Block(len(arrivals), [u], None, [] if target is None else [target], None)
+    block.known = None if target is None or all(known) else known
+    block.tau = None if taus == [None] * len(taus) else taus
     ends = [one.boundary for one in arrivals]
     block.boundary = ends if any(ends) else None
     return block
 
 
 def _stacked(arrays: list[Any]) -> torch.Tensor | None:
+    """Arrays of one shape and type as one tensor."""
     first = arrays[0]
     if type(first) is not np.ndarray:
         return None

@@ -103,8 +103,6 @@ class RedisSource(Source):
             from redis import Redis
             from redis.exceptions import ConnectionError as NoConnection
             from redis.exceptions import TimeoutError
-            from tenacity import Retrying
-            from tenacity.nap import sleep_using_event
         except ImportError as error:
             raise ConfigError(f"a feed of redis:// needs redis-py: {install('redis')}") from error
         self._client = Redis.from_url(
@@ -115,7 +113,7 @@ class RedisSource(Source):
             client_name="hamlearn",
         )
         lost = (NoConnection, TimeoutError)
-        connect = Retrying(**self.attempts(lost), sleep=sleep_using_event(self._stopped))
+        connect = self.attempts(lost)
         with contextlib.closing(self._client):
             while not self._stopped.is_set():
                 connect(self._make_group)

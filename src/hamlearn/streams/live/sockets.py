@@ -14,7 +14,6 @@ from hamlearn.streams.live.messages import Letter
 
 PIECE = 1 << 16
 """Bytes that are read at one time, if so many are there."""
-_FORMS = "Write it as tcp://host:port or unix:///path."
 
 
 def is_address(source: object) -> bool:
@@ -32,25 +31,23 @@ def connect(address: str, timeout: float) -> socket.socket:
             if not parts.hostname or parts.port is None:
                 raise ValueError("it names no host and port")
             link = socket.create_connection((parts.hostname, parts.port), timeout)
-            keep_alive(link)
+            # A sender that vanished is noticed: the system asks every minute whether it is still there.
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
+                # Not every system has all of them.
+                if hasattr(socket, name):
+                    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     except (ValueError, OverflowError, TypeError) as error:
-        raise ConfigError(f"{address!r} cannot be connected to ({error}). {_FORMS}") from error
+        raise ConfigError(
+            f"{address!r} cannot be connected to ({error}). Write it as tcp://host:port or unix:///path."
+        ) from error
     except OSError as error:
         raise StreamError(
             f"cannot connect to {address} ({error}). Start the sender first, or correct the address."
         ) from error
-    # A feed may be silent for hours: only connecting has a time limit. A sender that vanished is noticed anyway.
+    # A feed may be silent for hours: only connecting has a time limit.
     link.settimeout(None)
     return link
-
-
-def keep_alive(link: socket.socket) -> None:
-    """Let the system ask every minute whether the other side is still there."""
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
-        # Not every system has all of them.
-        if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _unix(path: str, timeout: float) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -13,6 +13,8 @@ from hamlearn.errors import ConfigError, StreamError
 
 When = Literal["saved", "learned"]
 
+MOST = 65_535
+"""The largest window that a source may have."""
 PASSWORD = "HAMLEARN_FEED_PASSWORD"
 """The environment variable that holds the password if an address names a user and no password."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0
@@ -22,9 +24,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0
 class Source(ABC):
     """A feed whose messages are acknowledged, and come again after a restart if they were not.
 
-    It is an iterable, or an asynchronous iterable, of `Letter`s in the order in which they were sent. It connects
-    when it is iterated over, and connects again when a connection is lost. Messages come at least once: the
-    learner's stream leaves out what comes again with the same id.
+    It is an iterable of `Letter`s in the order in which they were sent. It connects when it is iterated over, and
+    connects again when a connection is lost. Messages come at least once: the learner's stream leaves out what
+    comes again with the same id.
 
     Args:
         name: The address, without a password, for error messages.
@@ -37,7 +39,7 @@ class Source(ABC):
     def __init__(self, name: str, acknowledge: When, window: int, patience: float) -> None:
         if acknowledge not in ("saved", "learned"):
             raise ConfigError(f'acknowledge={acknowledge!r} is not known. Give "saved" or "learned".')
-        if not isinstance(window, int) or not 1 <= window <= 65_535:
+        if not isinstance(window, int) or not 1 <= window <= MOST:
             raise ConfigError(f"window={window!r} is not allowed. Give a whole number of 1 to 65,535.")
         if not patience > 0:
             raise ConfigError(f"patience={patience!r} is not allowed. Give a number of seconds above 0.")
@@ -46,6 +48,10 @@ class Source(ABC):
 
     def open(self, token: str | None) -> None:
         """Say, before the first message is asked for, which one a checkpoint has as its last."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """The letters, from the first that is not acknowledged on."""
 
     @abstractmethod
     def acknowledge(self, tokens: Sequence[str]) -> None:
@@ -66,25 +72,27 @@ class Source(ABC):
             "correct the address, or raise `patience`; a run that is resumed continues where it was."
         )
 
-    def attempts(self, lost: tuple[type[BaseException], ...]) -> dict[str, Any]:
-        """Settings of tenacity: attempts to connect after one of the errors `lost`, until patience ends.
+    def attempts(self, lost: tuple[type[BaseException], ...]) -> Any:
+        """Calls a function again after one of the errors `lost`, until patience ends, or the feed is stopped.
 
         Waits double, and are drawn at random, so that a thousand agents whose broker was restarted do not all come
         back in the same moment.
         """
         import tenacity
+        from tenacity.nap import sleep_using_event
 
         def give_up(state: Any) -> None:
             if not self._stopped.is_set():
                 problem = state.outcome.exception()
                 raise self.no_connection(state.seconds_since_start, problem) from problem
 
-        return {
-            "retry": tenacity.retry_if_exception_type(lost),
-            "wait": tenacity.wait_random_exponential(FIRST_WAIT, LONGEST_WAIT),
-            "stop": tenacity.stop_after_delay(self.patience) | tenacity.stop_when_event_set(self._stopped),
-            "retry_error_callback": give_up,
-        }
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(lost),
+            wait=tenacity.wait_random_exponential(FIRST_WAIT, LONGEST_WAIT),
+            stop=tenacity.stop_after_delay(self.patience) | tenacity.stop_when_event_set(self._stopped),
+            sleep=sleep_using_event(self._stopped),
+            retry_error_callback=give_up,
+        )
 
 
 def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult, str]:

@@ -7,7 +7,7 @@ import socket
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -33,7 +33,7 @@ WAITING = 1024
 
 
 def live(
-    source: str | socket.socket | Source | Iterable[Any] | AsyncIterable[Any] | Callable[[], Any],
+    source: str | socket.socket | Source | Iterable[Any] | Callable[[], Any],
     policy: str = "drop",
     n: int | None = None,
     unit: float | timedelta = 1.0,
@@ -46,13 +46,13 @@ def live(
     r"""A live feed, read by a learner that is busy while it learns.
 
     Args:
-        source: An iterable or generator (read in a thread), an asynchronous generator (run in an event loop
-            of its own), a function that returns one of these, a connected `socket.socket`, the address of
-            a socket that sends JSON lines: `"tcp://host:port"` or `"unix:///path"`, or a broker's feed: what
-            `streams.mqtt`, `streams.redis` and `streams.websocket` return. Items are `Sample`s,
-            pairs (t, `Sample`) with a time stamp, pairs (u, target), or inputs. A line is an object like
-            `{"u": [0.1], "target": [1.0], "t": 0.5}`; `target`, `t`, `tau` and `boundary` may be left out. A
-            sample may have an `id`, and its label come later: `{"id": 7, "target": [1.0]}`, or a `Label`.
+        source: An iterable or generator (read in a thread), a function that returns one, a connected
+            `socket.socket`, the address of a socket that sends JSON lines: `"tcp://host:port"` or
+            `"unix:///path"`, or a broker's feed: what `streams.mqtt`, `streams.redis` and `streams.websocket`
+            return. Items are `Sample`s, pairs (t, `Sample`) with a time stamp, pairs (u, target), or inputs. A
+            line is an object like `{"u": [0.1], "target": [1.0], "t": 0.5}`; `target`, `t`, `tau` and `boundary`
+            may be left out. A sample may have an `id`, and its label come later: `{"id": 7, "target": [1.0]}`, or
+            a `Label`.
         policy: `"drop"`: what arrives while the learner is busy is discarded but for the newest.
             `"block"`: nothing is lost and the source waits. `"latest-n"`: the newest `n` wait for the
             learner, older ones are discarded; `"latest-16"` says `n` at once.
@@ -90,13 +90,13 @@ def live(
         ...     [(sample.u.item(), sample.tau) for sample in feed]
         [(0.0, None), (1.0, 0.5), (2.0, 0.5), (3.0, 0.5)]
     """
-    latest = re.fullmatch(r"latest-(\d+)", policy)
-    if latest:
-        n = int(latest[1])
-    elif policy not in ("drop", "block", "latest-n"):
+    latest = re.fullmatch(r"latest-(\d+|n)", policy)
+    if latest is None and policy not in ("drop", "block"):
         raise ConfigError(
             f'policy={policy!r} is not known. Give "drop", "block", "latest-n" or, say, "latest-16".'
         )
+    if latest is not None and latest[1] != "n":
+        n = int(latest[1])
     if policy == "drop" or n is None:
         n = WAITING if policy == "block" else 1
     if n < 1:
@@ -140,15 +140,8 @@ class LiveStream(Stream):
         self._passed: list[str] = []
         self._acknowledged = 0
 
-    @property
-    def live(self) -> bool:
-        """Always: what has not arrived has to be waited for."""
-        return True
-
-    @property
-    def replayable(self) -> bool:
-        """Never: a feed gives nothing twice."""
-        return False
+    live = True
+    replayable = False
 
     @property
     def spec(self) -> Spec:
@@ -234,25 +227,14 @@ class LiveStream(Stream):
         # That of a label is a pair, of which JSON makes a list.
         self._reading.ids = OrderedDict.fromkeys(tuple(id) if isinstance(id, list) else id for id in cursor["ids"])
 
-    def block(self, n: int) -> Block | list[Any] | None:
-        """The items that have arrived, at most `n`; waits only if there are none. `None` at the end."""
-        if self._turn == 0 or self._resumed:
-            self._begin()
-        while True:
-            self._raise_held()
-            read = self._read(n)
-            if read is None:
-                return None
-            self._error = read.error
+    def _block(self, n: int) -> Block | list[Any] | None:
+        while (read := self._read(n)) is not None:
             if read.made:
+                self._error = read.error
                 return read.made
-
-    def _samples(self) -> Iterator[Any]:
-        while (read := self._read(1)) is not None:
             if read.error is not None:
                 raise read.error
-            if isinstance(read.made, list):
-                yield from read.made
+        return None
 
     def _read(self, most: int) -> Read | None:
         """The items that have arrived, at most so many, after a wait; `None` at the end."""
@@ -270,7 +252,7 @@ class LiveStream(Stream):
             if not arrivals:
                 return None
             self._last = read = self._reading.read(arrivals, self._place)
-            self._buffer.push_back(arrivals[len(read.arrivals) :])
+            self._buffer.push_back(arrivals[len(read.looked) :])
             if broker is not None:
                 self._note(broker, read)
         if self._seen is None:
@@ -281,10 +263,11 @@ class LiveStream(Stream):
     def _note(self, broker: Source, read: Read) -> None:
         """Keep the tokens of what will be learned; bad and repeated messages are done with."""
         # An item that raises is the last one, and comes again after a restart.
-        looked_at = read.arrivals if read.error is None else read.arrivals[:-1]
-        marked = [(one.token, good) for one, good in zip(looked_at, read.good, strict=False) if one.token]
-        self._passed += [token for token, good in marked if good]
-        left_out = [token for token, good in marked if not good]
+        looked = [
+            (one.token, good) for one, good in read.looked[: None if read.error is None else -1] if one.token
+        ]
+        self._passed += [token for token, good in looked if good]
+        left_out = [token for token, good in looked if not good]
         if left_out:
             broker.discard(left_out)
 
@@ -310,16 +293,17 @@ class LiveStream(Stream):
 
     def _start(self) -> None:
         source = self._source
-        if callable(source) and not isinstance(source, Iterable | AsyncIterable):
+        if callable(source) and not isinstance(source, Iterable):
             source = source()
         if is_address(source):
             source = SocketLines(connect(source, self._timeout), source)
         elif isinstance(source, socket.socket):
             source = SocketLines(source, "the socket")
-        elif not isinstance(source, Iterable | AsyncIterable):
+        elif not isinstance(source, Iterable):
             raise StreamError(
                 f"the source is a {type(source).__name__}, which can be neither iterated over nor connected to. "
-                "Give an iterable, an asynchronous generator, a socket or its address."
+                "Give an iterable, a socket or its address; for an asynchronous source, an iterator over a queue "
+                "that it fills."
             )
         if self._broker is not None:
             self._broker.open(self._place.token)

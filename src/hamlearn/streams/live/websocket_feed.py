@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.messages import LONGEST, Letter
-from hamlearn.streams.live.source import FIRST_WAIT, Source, split
+from hamlearn.streams.live.source import FIRST_WAIT, MOST, Source, split
 
 FORM = "ws://host:port/path, or wss:// for TLS"
-MOST = 65_535
-"""The largest window that a source may have."""
 FOR_NOW = (429, 500, 502, 503, 504)
 """HTTP statuses that may be over in a moment."""
 
@@ -44,42 +41,48 @@ class WebSocketSource(Source):
         parts, name = split(address, ("ws", "wss"), FORM)
         # There is nothing to acknowledge, so that nothing ever fills the window.
         super().__init__(name, "learned", MOST, patience)
-        self._url, self._timeout = parts.geturl(), timeout
+        self._url, self._timeout, self._link = parts.geturl(), timeout, None
 
-    async def __aiter__(self) -> AsyncIterator[Letter]:
+    def __iter__(self) -> Iterator[Letter]:
         try:
-            from tenacity import AsyncRetrying
             from websockets import ConnectionClosed, InvalidHandshake
         except ImportError as error:
             raise ConfigError(f"a feed of ws:// needs websockets: {install('websocket')}") from error
-        lost, number, code = (ConnectionClosed, InvalidHandshake, OSError, EOFError), 0, None
-        while code != 1000:
-            link: Any = await AsyncRetrying(**self.attempts(lost))(self._connect)
+        connect = self.attempts((ConnectionClosed, InvalidHandshake, OSError, EOFError))
+        number, code = 0, None
+        while code != 1000 and not self._stopped.is_set():
+            link: Any = connect(self._connect)
             if link is None:
                 # The feed was stopped meanwhile.
                 return
-            try:
-                while True:
-                    data, number = await link.recv(decode=False), number + 1
-                    yield Letter(data, f"message {number} of {self.name}")
-            except ConnectionClosed:
-                code = link.close_code
-                await asyncio.sleep(FIRST_WAIT)
-            finally:
-                await link.close()
+            with link:
+                try:
+                    while not self._stopped.is_set():
+                        data, number = link.recv(decode=False), number + 1
+                        yield Letter(data, f"message {number} of {self.name}")
+                except ConnectionClosed:
+                    code = link.close_code
+                    self._stopped.wait(FIRST_WAIT)
 
-    async def _connect(self) -> Any:
+    def _connect(self) -> Any:
         from websockets import InvalidStatus, InvalidURI
-        from websockets.asyncio.client import connect
+        from websockets.sync.client import connect
 
         try:
-            return await connect(
+            self._link = connect(
                 self._url, open_timeout=self._timeout, close_timeout=1.0, max_size=LONGEST, max_queue=64
             )
         except (InvalidURI, InvalidStatus) as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in FOR_NOW:
                 raise
             raise StreamError(f"{self.name} rejects the connection: {error}. Correct the address.") from error
+        return self._link
 
     def acknowledge(self, tokens: Sequence[str]) -> None:
         """Nothing: a WebSocket has no acknowledgements."""
+
+    def stop(self) -> None:
+        """Close the connection, which wakes the reader."""
+        super().stop()
+        if self._link is not None:
+            self._link.close()
