@@ -46,13 +46,14 @@ def shares(names: list[str], seconds: float) -> dict[str, float]:
     return {"differential": part * seconds} | {name: (1 - part) * seconds / len(others) for name in others}
 
 
-def work(seconds: float, seed: int, out: Path, only: str | None) -> None:
+def work(seconds: float, seed: int, out: Path, only: str | None, cases: int | None) -> None:
     """One process: each fuzzer for its share, one after the other; what they found goes to a file."""
+    most = {} if cases is None else {"cases": cases}
     names = [only] if only else fuzzers()
     found: dict[str, Any] = {}
     for name, share in ({only: seconds} if only else shares(names, seconds)).items():
         try:
-            found[name] = importlib.import_module(f"tests.fuzz.{name}").run(share, seed)
+            found[name] = importlib.import_module(f"tests.fuzz.{name}").run(share, seed, **most)
         except Exception:
             found[name] = {
                 "cases": {},
@@ -111,6 +112,9 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, help="summary in Markdown; the same as JSON goes beside it")
     parser.add_argument("--only", help="one fuzzer alone, e.g. differential")
+    parser.add_argument(
+        "--cases", type=int, help="with --only: at most so many in each process, e.g. 1000 of tables"
+    )
     parser.add_argument("--replay", help="play one case again: what a failure says")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -119,7 +123,7 @@ def main() -> int:
         print(dict(differential.replay(given.replay)))
         return 0
     if given.worker:
-        work(60 * given.minutes, given.seed, given.worker, given.only)
+        work(60 * given.minutes, given.seed, given.worker, given.only, given.cases)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = monotonic()
@@ -130,6 +134,7 @@ def main() -> int:
             print(f"process {process}: seed {given.seed + process}, {given.minutes:g} minutes", flush=True)
             command = [sys.executable, "-m", "tests.fuzz", "--worker", str(file), "--minutes", str(given.minutes)]
             command += ["--seed", str(given.seed + process), *(["--only", given.only] if given.only else [])]
+            command += ["--cases", str(given.cases)] if given.cases else []
             workers.append(subprocess.Popen(command))
         try:
             codes = [worker.wait() for worker in workers]

@@ -1,8 +1,8 @@
-"""The fuzzers of files, for a moment each; `run(seconds, seed)` of each module goes on for longer."""
+"""The fuzzers of files and streams, for a moment each; `run(seconds, seed)` of each module goes on for longer."""
 
 import pytest
 
-from tests.fuzz import csv_files
+from tests.fuzz import csv_files, stacks, tables
 from tests.fuzz.spoil import ViolationError, run_cases
 
 
@@ -11,6 +11,15 @@ def test_spoiled_tables_are_read_as_a_plain_parser_reads_them_or_refused():
     assert counts["read"] > 50
     assert counts["stopped"] > 50
     assert counts["refused"] > 50
+
+
+def test_random_tables_become_the_samples_that_plain_python_makes_of_them():
+    assert tables.run(cases=60)["some"] > 40
+
+
+@pytest.mark.parametrize("group", range(5))
+def test_random_stacks_of_streams_read_the_same_in_every_way(group):
+    assert stacks.run(seed=group, cases=30)["some"] > 15
 
 
 def test_a_violation_says_how_to_see_it_again(monkeypatch):

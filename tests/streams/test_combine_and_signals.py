@@ -54,15 +54,11 @@ def test_finite_keeps_time_true_when_it_skips():
     assert stream.skipped == 2
 
 
-def test_finite_holds_each_entry_raises_and_drops_bad_targets():
-    source = [([1.0, 2.0], [math.nan]), ([math.nan, 3.0], [1.0])]
-    stream = streams.finite(source, "hold")
-    samples = list(stream)
-    assert samples[0].target is None
-    assert samples[1].u.tolist() == [1.0, 3.0]
-    assert stream.filled == 1
+def test_finite_raises_and_drops_bad_targets():
+    samples = list(streams.finite([([1.0, 2.0], [math.nan]), ([2.0, 3.0], [1.0])]))
+    assert [sample.target is None for sample in samples] == [True, False]
     with pytest.raises(SampleError, match="input of sample 1 is not finite"):
-        list(streams.finite(source))
+        list(streams.finite([([1.0, 2.0], [1.0]), ([math.nan, 3.0], [1.0])]))
     with pytest.raises(SampleError, match="join two sequences"):
         list(streams.finite([Sample(torch.tensor(math.nan), boundary=True)], "skip"))
     with pytest.raises(ConfigError, match="policy='mend'"):
@@ -207,12 +203,3 @@ def test_signals_that_cannot_be_are_refused():
         signals.lorenz(substeps=0)
     with pytest.raises(ConfigError, match="t1=-1"):
         signals.delayed_add(-1)
-
-
-def test_the_last_good_value_is_held_where_the_source_uses_its_memory_again():
-    def sensor():
-        u = torch.zeros(2)
-        for values in ([1.0, 2.0], [3.0, float("nan")]):
-            yield Sample(u.copy_(torch.tensor(values)))
-
-    assert [sample.u.tolist() for sample in streams.finite(sensor(), policy="hold")] == [[1.0, 2.0], [3.0, 2.0]]

@@ -75,7 +75,6 @@ KINDS: dict[str, Callable[[Path], Stream]] = {
     "hold": lambda _: streams.hold(pairs(), 3, split=True),
     "hold of a signal": lambda _: streams.hold(signals.sinusoids(), 2),
     "finite, skipping": lambda _: streams.finite(with_gaps(), "skip"),
-    "finite, holding": lambda _: streams.finite(with_gaps(), "hold"),
     "clip_tau": lambda _: streams.clip_tau(pairs(), 0.35),
     "standardize, targets": lambda _: streams.standardize(streams.take(signals.lorenz(), 400), scale_target=True),
     "standardize": lambda _: streams.standardize(signals.lorenz(), clip=3.0),

@@ -130,13 +130,3 @@ def test_a_fresh_iterator_is_passed_over_up_to_the_place_of_a_checkpoint(kind, e
         seen.append((report.sample.u.item(), report.sample.target.item()))
     assert later.position == COUNT
     assert seen == seen_in_one_run(kind)
-
-
-def test_two_iterators_may_take_turns_in_one_learner():
-    own, streams_of_two, seen = learner(), [samples(), samples()], []
-    for stream in streams_of_two * 2:
-        for count, report in enumerate(own.run(stream, engine="compiled"), start=1):
-            seen.append(report.sample.target.item())
-            if count == 3:
-                break
-    assert seen == [0.0, 1.0, 2.0] * 2 + [3.0, 4.0, 5.0] * 2

@@ -78,7 +78,6 @@ def test_an_input_that_would_spoil_all_means_is_refused_after_the_good_ones():
 CHANGED = {
     "map": lambda given: streams.map(given, lambda sample: replace(sample, u=3 * sample.u, tau=2 * sample.tau)),
     "finite, skipping": lambda given: streams.finite(given, "skip"),
-    "finite, holding": lambda given: streams.finite(given, "hold"),
 }
 
 

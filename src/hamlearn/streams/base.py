@@ -86,17 +86,15 @@ class Stream(ABC):
     def encode(self, row: Any) -> Tensor:
         """The input `u` that the stream would make of a row now, or of each row of a frame; nothing changes.
 
-        Tables have this (`csv`, `from_rows`, and `from_any` where it makes one of them), and so have `take`,
-        `finite`, `clip_tau`, `autoregress` and `standardize` around a table.
+        Tables have this, and so have `take`, `finite`, `clip_tau`, `autoregress` and `standardize` around a table.
 
         Args:
             row: Cells by the names of their columns, as texts or as Python has them. A cell that is `None`, NaN,
                 empty, or not there, is missing. Target, time and id are ignored, and may be left out. A frame or a
                 list of such rows gives one row of `u` for each.
 
-        `u` has the bits that it would have if the row were the next to be read: means, deviations and names are
-        those found so far. They stay as they are: a new name is encoded at the place that it would be given,
-        and is not given it. Within a compiled run, the stream may be a block ahead of the learner.
+        `u` has the bits that it would have if the row were the next to be read, and a new name the place that it
+        would be given. Within a compiled run, the stream may be a block ahead of the learner.
 
         Raises:
             SampleError: The row has a column that the table does not have, a cell that cannot be in its column, or
@@ -167,11 +165,10 @@ class Stream(ABC):
         Raises:
             CheckpointError: The state is of another kind of stream, or of one set up differently.
         """
-        kind = type(self).__name__
+        kind, give = type(self).__name__, "Give load_state_dict what state_dict returned."
         if not isinstance(state, Mapping) or {"kind", "config", "cursor"} - set(state):
             raise CheckpointError(
-                f"{shown(state)} is not the state of a stream: it needs the keys kind, config and cursor. "
-                "Give load_state_dict what state_dict returned."
+                f"{shown(state)} is not the state of a stream: it needs the keys kind, config and cursor. {give}"
             )
         if state["kind"] != kind:
             raise CheckpointError(
@@ -190,10 +187,8 @@ class Stream(ABC):
         try:
             self._seek(state["cursor"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CheckpointError(
-                f"the cursor {shown(state['cursor'])} of a {kind} cannot be read ({error}). "
-                "Give load_state_dict what state_dict returned."
-            ) from error
+            cursor = shown(state["cursor"])
+            raise CheckpointError(f"the cursor {cursor} of a {kind} cannot be read ({error}). {give}") from error
         self._resumed = True
 
     @property

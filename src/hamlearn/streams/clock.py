@@ -110,10 +110,10 @@ class Clock:
         first = valid & np.isneginf(before)
         with np.errstate(all="ignore"):
             gaps = seconds - before
-            taus = gaps / (gaps if self.unit is None else self.unit)
+            # Where no unit is known, the first gap becomes one.
+            taus = np.sign(gaps) if self.unit is None else gaps / self.unit
         if self.ties is not None:
             taus[gaps == 0] = self.ties
-        # Where no unit is known, the first gap becomes one.
         good = first | ((gaps >= 0) & (taus > 0) & np.isfinite(taus))
         return np.where(first, math.nan, taus), good
 

@@ -162,7 +162,7 @@ class Number(Column):
     def parse(self, cells: Sequence[Any]) -> Array:
         """The numbers, NaN for a missing one."""
         values = plain_numbers(cells)
-        if values is not None and bool(((np.abs(values) <= self._largest) | np.isnan(values)).all()):
+        if values is not None and np.fmax.reduce(np.abs(values), initial=0.0) <= self._largest:
             return values
         made: Array = super().parse(cells)
         return made

@@ -14,7 +14,8 @@ from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, is_dense
-from hamlearn.streams.values import Spec, TensorSpec, mix_seed, to_sample, tree_map
+from hamlearn.streams.iterables import IterableStream
+from hamlearn.streams.values import Spec, mix_seed, to_sample
 
 
 def from_dataset(
@@ -58,7 +59,15 @@ def from_dataset(
             "shuffle=True needs to know all items, and an iterable dataset gives them one by one. "
             "Let its __iter__ shuffle them."
         )
-    return IterableDatasetStream(dataset, batch_size, shuffle, epochs, seed)
+    require_epochs(epochs)
+    length = math.inf if epochs is None else None
+    return IterableStream(lambda: _batches(dataset, batch_size, epochs), None, length, batch_size is not None)
+
+
+def require_epochs(epochs: int | None) -> None:
+    """Raise `ConfigError` if there is no epoch."""
+    if epochs is not None and epochs < 1:
+        raise ConfigError(f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream.")
 
 
 class EpochStream(Stream):
@@ -67,10 +76,7 @@ class EpochStream(Stream):
     _epoch = 0
 
     def __init__(self, shuffle: bool, epochs: int | None, seed: int) -> None:
-        if epochs is not None and epochs < 1:
-            raise ConfigError(
-                f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream."
-            )
+        require_epochs(epochs)
         self._shuffle, self._epochs, self._seed = shuffle, epochs, seed
         self._drawn: tuple[int, Any] = -1, None
 
@@ -97,37 +103,31 @@ class DatasetStream(EpochStream):
 
     @property
     def spec(self) -> Spec:
-        """As the first batch looks."""
+        """As the first batch looks; its size varies if the last batch of an epoch is smaller."""
         if self._seen is None:
             # To look must not draw random numbers that a transform would draw later.
             with torch.random.fork_rng(devices=[]):
-                self._seen = self._sample([self._dataset[0]] * (self._batch_size or 1))
+                self._seen = _batch([self._dataset[0]] * (self._batch_size or 1), self._batch_size)
         length = math.inf if self._epochs is None else self._per_epoch * self._epochs
-        return self._spec_of(self._seen, length)
-
-    def _spec_of(self, seen: Sample, length: int | float | None) -> Spec:
-        """The spec, whose first size varies if the last batch of an epoch may be smaller."""
-        spec = Spec.of(seen, length)
-        if self._batch_size is None or (self._items is not None and self._items % self._batch_size == 0):
-            return spec
-        return Spec(tree_map(any_batch, spec.u), tree_map(any_batch, spec.target), spec.length)
+        spec = Spec.of(self._seen, length)
+        return spec if self._items % (self._batch_size or 1) == 0 else spec.of_any_batch()
 
     @property
-    def _items(self) -> int | None:
+    def _items(self) -> int:
         return len(self._dataset)
 
     @property
     def _per_epoch(self) -> int:
-        return -(-len(self._dataset) // (self._batch_size or 1))
+        return -(-self._items // (self._batch_size or 1))
 
     def _samples(self) -> Iterator[Sample]:
         size = self._batch_size or 1
         while self._epochs is None or self._epoch < self._epochs:
-            order = self._order(len(self._dataset))
+            order = self._order(self._items)
             while self._n < self._per_epoch:
                 self._n += 1
                 rows = order[(self._n - 1) * size : self._n * size]
-                yield self._sample([self._dataset[int(row)] for row in rows])
+                yield _batch([self._dataset[int(row)] for row in rows], self._batch_size)
             self._epoch, self._n = self._epoch + 1, 0
 
     def _block(self, n: int) -> Block | None:
@@ -143,7 +143,7 @@ class DatasetStream(EpochStream):
         stop = min(start + n, self._per_epoch)
         rows: Any = slice(start * batch, stop * batch)
         if self._shuffle:
-            rows = self._order(len(self._dataset))[rows]
+            rows = self._order(self._items)[rows]
         parts = [column[rows] for column in tensors]
         if self._batch_size is not None:
             parts = [part.unflatten(0, (stop - start, batch)) for part in parts]
@@ -159,56 +159,34 @@ class DatasetStream(EpochStream):
         elif type(data) is TensorDataset and (self._batch_size is not None or len(data.tensors) == 2):
             # Without batches, an item of a dataset of one tensor is a tuple of one.
             tensors = data.tensors
-        whole = len(data) % (self._batch_size or 1) == 0
+        whole = self._items % (self._batch_size or 1) == 0
         return tensors if whole and len(tensors) in (1, 2) and all(map(is_dense, tensors)) else None
 
-    def _sample(self, batch: list[Any]) -> Sample:
-        if self._batch_size is None:
-            return to_sample(batch[0])
-        if isinstance(batch[0], Sample):
-            raise SampleError(
-                f"batch_size={self._batch_size} cannot put Samples together, each with a time step of its own. "
-                "Use batch_size=None, or a dataset of pairs (u, target)."
+
+def _batch(items: list[Any], size: int | None) -> Sample:
+    """Items as one sample."""
+    if size is None:
+        return to_sample(items[0])
+    if isinstance(items[0], Sample):
+        raise SampleError(
+            f"batch_size={size} cannot put Samples together, each with a time step of its own. "
+            "Use batch_size=None, or a dataset of pairs (u, target)."
+        )
+    item = default_collate(items)
+    return Sample(*item) if isinstance(item, list | tuple) and len(item) in (1, 2) else Sample(item)
+
+
+def _batches(dataset: Any, size: int | None, epochs: int | None) -> Iterator[Sample]:
+    """The batches of an iterable dataset."""
+    for epoch in itertools.count() if epochs is None else range(epochs):
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        items, some = iter(dataset), False
+        while batch := list(itertools.islice(items, size or 1)):
+            some = True
+            yield _batch(batch, size)
+        if not some:
+            raise StreamError(
+                f"the iterable dataset gave nothing in epoch {epoch}. An iterator can be gone through "
+                "once only: give a dataset whose __iter__ begins again, or epochs=1."
             )
-        item = default_collate(batch)
-        return Sample(*item) if isinstance(item, list | tuple) and len(item) in (1, 2) else Sample(item)
-
-
-class IterableDatasetStream(DatasetStream):
-    """Batches of an iterable dataset."""
-
-    @property
-    def spec(self) -> Spec:
-        """As the first batch looked."""
-        length = math.inf if self._epochs is None else None
-        return Spec(None, None, length) if self._seen is None else self._spec_of(self._seen, length)
-
-    @property
-    def _items(self) -> None:
-        return None
-
-    def _columns(self) -> None:
-        return None
-
-    def _samples(self) -> Iterator[Sample]:
-        size = self._batch_size or 1
-        while self._epochs is None or self._epoch < self._epochs:
-            if hasattr(self._dataset, "set_epoch"):
-                self._dataset.set_epoch(self._epoch)
-            items = itertools.islice(self._dataset, self._n * size, None)
-            while batch := list(itertools.islice(items, size)):
-                self._n += 1
-                sample = self._sample(batch)
-                self._seen = self._seen or sample
-                yield sample
-            if self._n == 0:
-                raise StreamError(
-                    f"the iterable dataset gave nothing in epoch {self._epoch}. An iterator can be gone through "
-                    "once only: give a dataset whose __iter__ begins again, or epochs=1."
-                )
-            self._epoch, self._n = self._epoch + 1, 0
-
-
-def any_batch(spec: TensorSpec) -> TensorSpec:
-    """The same with a first axis of any size."""
-    return TensorSpec((None, *spec.shape[1:]), spec.dtype)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from hamlearn.streams.columns import (
 )
 from hamlearn.streams.moments import Array
 from hamlearn.streams.values import TensorSpec
+
+MANY = 256
+"""Rows that are tried at once, as long as no bad one has been among them."""
 
 RawRow = tuple[int, Sequence[Any] | str]
 """The number of a row, in messages, and its cells; or a text, what is wrong with it."""
@@ -63,7 +66,7 @@ class Entries(NamedTuple):
         known: Which rows have a target.
         taus: The time steps, NaN for the first row of all; `None` without time stamps.
         ids: The names of the rows, if the table has a column for them.
-        labels: Which rows are labels of earlier samples; their inputs and time steps count for nothing.
+        labels: Which rows are labels of earlier samples, of which there are no inputs and no time steps.
     """
 
     u: Array
@@ -105,9 +108,16 @@ class RowEncoder:
             raise ConfigError(
                 f"id={self._id!r} says which sample a label belongs to, and there is no target: name it."
             )
+        # How many rows are tried at once.
+        self._size = MANY
         # The cells of a row are in this order.
         self.used = [*u, *self.target_names, *column_names(self._id), *column_names(self._time)]
         self._all, self._width = [*self.columns, *self.targets], len(self.columns)
+        # The places of the columns with each of the policies that look at the row.
+        self._with: dict[str, list[int]] = {"raise": [], "skip": [], "hold": []}
+        for place, column in enumerate(self.columns):
+            if column.missing in self._with:
+                self._with[str(column.missing)].append(place)
 
     @property
     def leaves_out(self) -> bool:
@@ -135,22 +145,23 @@ class RowEncoder:
         Raises:
             SampleError: The first row is bad, and such rows are not left out.
         """
-        count = len(rows)
         while True:
+            count = min(len(rows), self._size)
             try:
-                return count, self._take(rows[:count])
+                made = self._take(rows[:count])
             except (LeftOutError, BadCellError, SampleError) as problem:
                 if count == 1:
                     self._raise(problem, *rows[0])
                     return 1, None
-                count //= 2
+                self._size = count // 2
+            else:
+                # Among many bad rows, few are tried at once.
+                self._size = max(self._size, 2 * count)
+                return count, made
 
     def _raise(self, problem: Exception, number: int, cells: Sequence[Any] | str) -> None:
         """Raise what is wrong with a row, unless it is left out."""
-        missing = isinstance(problem, BadCellError) and any(
-            column.missing == "skip" and is_missing(cell)
-            for column, cell in zip(self.columns, cells, strict=False)
-        )
+        missing = isinstance(problem, BadCellError) and any(is_missing(cells[k]) for k in self._with["skip"])
         # A row that is left out since it misses a cell may hold anything.
         if missing or self._skips or isinstance(problem, LeftOutError):
             return
@@ -160,51 +171,62 @@ class RowEncoder:
 
     def _take(self, rows: Sequence[RawRow]) -> Entries | None:
         """Count all rows in, without those that miss a cell of a column with `missing="skip"`."""
-        number, row = next(((number, row) for number, row in rows if isinstance(row, str)), (0, None))
-        if row is not None:
-            raise SampleError(f"{self._word} {number} {row}, {OR_SKIP}")
-        cells = list(zip(*(row for _, row in rows), strict=True))
+        for number, row in rows:
+            if type(row) is str:
+                raise SampleError(f"{self._word} {number} {row}, {OR_SKIP}")
+        cells = list(zip(*[row for _, row in rows], strict=True))
         values = [column.parse(mine) for column, mine in zip(self._all, cells, strict=False)]
         ids = [] if self._id is None else [self._id_of(cell) for cell in cells[len(values)]]
         gaps = [column.gaps(mine) for column, mine in zip(self._all, values, strict=True)]
-        known = ~np.any(gaps[self._width :], 0) if self.targets else np.zeros(len(rows), dtype=bool)
-        labels = np.zeros(len(rows), dtype=bool)
+        known = ~np.logical_or.reduce(gaps[self._width :]) if self.targets else np.zeros(len(rows), dtype=bool)
+        labels = None
         if ids:
-            labels = known & np.all(gaps[: self._width], 0) & [id is not None for id in ids]
+            labels = known & np.logical_and.reduce(gaps[: self._width]) & [id is not None for id in ids]
         stay = self._stay(gaps, labels)
-        if not stay.all():
-            kept = [row for row, stays in zip(rows, stay, strict=True) if stays]
+        if stay is not None:
+            kept = [row for row, stays in zip(rows, stay.tolist(), strict=True) if stays]
             return self._take(kept) if kept else None
-        samples = ~labels
-        for k in range(self._width if labels.any() else 0):
-            values[k] = values[k][samples]
-        seconds, taus = self._times(rows, cells, samples)
-        self._hold(values, int(samples.sum()))
+        places = range(len(rows))
+        if labels is not None and labels.any():
+            samples = np.flatnonzero(~labels)
+            values[: self._width] = [mine[samples] for mine in values[: self._width]]
+            places = samples.tolist()
+        seconds, taus = self._times(rows, cells, places)
+        self._hold(values, len(places))
         # From here on the rows are counted in.
         if taus is not None and len(taus):
             self.clock.go_on(float(seconds[-1]))
         self._warn(rows, cells, known)
         made = [column.enter(mine) for column, mine in zip(self._all, values, strict=True)]
-        u = np.concatenate([np.empty((int(samples.sum()), 0)), *made[: self._width]], 1)
-        target = np.concatenate([np.empty((len(rows), 0)), *made[self._width :]], 1)
-        return Entries(u, target, known, taus, ids, labels)
+        return Entries(
+            _beside(made[: self._width], len(places)),
+            _beside(made[self._width :], len(rows)),
+            known,
+            taus,
+            ids,
+            labels,
+        )
 
     def _stay(self, gaps: Sequence[Any], labels: Any) -> Any:
-        """Which rows are not left out for a missing cell; raises for a cell that must not be missing."""
-        stay = np.ones(len(labels), dtype=bool)
-        for column, missing in zip(self.columns, gaps, strict=False):
-            if column.missing == "skip":
-                stay &= ~missing | labels
-        for column, missing in zip(self.columns, gaps, strict=False):
-            if column.missing == "raise" and (missing & ~labels & stay).any():
-                raise column.gap()
-        return stay
+        """Which rows stay, if any is left out for a missing cell; raises for a cell that must not be missing."""
+        stay = None
+        for policy in ("skip", "raise"):
+            for k in self._with[policy]:
+                if not gaps[k].any():
+                    continue
+                missing = gaps[k] if labels is None else gaps[k] & ~labels
+                if policy == "skip":
+                    stay = ~missing if stay is None else stay & ~missing
+                elif (missing if stay is None else missing & stay).any():
+                    raise self.columns[k].gap()
+        return None if stay is None or stay.all() else stay
 
-    def _times(self, rows: Sequence[RawRow], cells: Sequence[Any], samples: Any) -> tuple[Any, Array | None]:
-        """The time stamps of the samples among the rows, in seconds, and their time steps."""
+    def _times(
+        self, rows: Sequence[RawRow], cells: Sequence[Any], places: Sequence[int]
+    ) -> tuple[Any, Array | None]:
+        """The time stamps of the samples at these places, in seconds, and their time steps."""
         if self._time is None:
             return None, None
-        places = np.flatnonzero(samples).tolist()
         stamps = self._stamps([cells[-1][place] for place in places])
         seconds = seconds_of(stamps)
         if self.clock.unit is None and len(stamps) > 1:
@@ -220,7 +242,7 @@ class RowEncoder:
 
     def _hold(self, values: list[Any], count: int) -> None:
         """Fill gaps by the last values of columns with `missing="hold"`; raises if a value has no place."""
-        holds = [k for k, column in enumerate(self.columns) if column.missing == "hold"] if count else []
+        holds = self._with["hold"] if count else []
         for k in holds:
             values[k] = self.columns[k].filled(values[k])
         gap = any(self.columns[k].gaps(values[k]).any() for k in holds)
@@ -288,19 +310,22 @@ class RowEncoder:
         """Rows as one block or, if some may be labels, as a list of events."""
         if self._id is not None:
             return [event for piece in pieces for event in self._events(piece)]
-        u, target, known = (np.concatenate(parts) for parts in list(zip(*pieces, strict=True))[:3])
+        u, target, known, taus, *_ = pieces[0]
+        if len(pieces) > 1:
+            u, target, known = (np.concatenate(parts) for parts in list(zip(*pieces, strict=True))[:3])
+            taus = None if taus is None else np.concatenate([cast("Array", piece.taus) for piece in pieces])
         block = Block(len(u), [torch.from_numpy(u).to(self.dtype)], None, [], None)
         if known.any():
             block.target, block.known = [self._tensor(target)], None if known.all() else known.tolist()
-        if self._time is not None:
-            taus = _optional(np.concatenate([piece.taus for piece in pieces if piece.taus is not None]))
-            block.tau = None if taus == [None] else taus
+        if taus is not None:
+            steps = _optional(taus)
+            block.tau = None if steps == [None] else steps
         return block
 
     def _events(self, made: Entries) -> Iterator[Sample | Label]:
         u, targets = iter(torch.from_numpy(made.u).to(self.dtype)), self._tensor(made.target)
         taus = iter([None] * len(made.u) if made.taus is None else _optional(made.taus))
-        for target, known, id, label in zip(targets, made.known, made.ids, made.labels, strict=True):
+        for target, known, id, label in zip(targets, made.known.tolist(), made.ids, made.labels, strict=True):
             yield Label(id, target) if label else Sample(next(u), target if known else None, next(taus), id=id)
 
     def _tensor(self, target: Array) -> torch.Tensor:
@@ -354,6 +379,13 @@ class RowEncoder:
         if self.classes is not None:
             self.classes.load([None, state["classes"]])
         self.clock.load_state(state)
+
+
+def _beside(columns: Sequence[Array], count: int) -> Array:
+    """The entries of some columns beside each other."""
+    if len(columns) == 1:
+        return columns[0]
+    return np.concatenate(columns, 1) if columns else np.empty((count, 0))
 
 
 def _optional(taus: Array) -> list[float | None]:

@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
-
-from hamlearn._base import trees
 from hamlearn._base.finite import is_finite
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Label, Sample
@@ -20,24 +17,23 @@ from hamlearn.streams.values import Spec
 from hamlearn.streams.wrapped import Transform
 
 
-def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "raise") -> Stream:
+def finite(stream: Iterable[Any], policy: Literal["raise", "skip"] = "raise") -> Stream:
     """A guard against inputs that hold NaN or infinity; a target that does is taken as missing.
 
     Args:
         stream: The samples.
-        policy: `"raise"` an error; `"skip"` the sample, whose `tau` is added to the next one's, so that
-            time stays true; `"hold"` the last good value of each entry (samples before there is one are
-            skipped).
+        policy: `"raise"` an error; or `"skip"` the sample, whose `tau` is added to the next one's, so that
+            time stays true.
 
-    `skipped` counts what was left out, `filled` the samples that were completed.
+    `skipped` counts what was left out.
 
     Example:
-        >>> guarded = finite([[1.0], [float("nan")], [3.0]], policy="hold")
+        >>> guarded = finite([[1.0], [float("nan")], [3.0]], policy="skip")
         >>> [sample.u.item() for sample in guarded]
-        [1.0, 1.0, 3.0]
+        [1.0, 3.0]
     """
-    if policy not in ("raise", "skip", "hold"):
-        raise ConfigError(f'policy={policy!r} is not known. Give "raise", "skip" or "hold".')
+    if policy not in ("raise", "skip"):
+        raise ConfigError(f'policy={policy!r} is not known. Give "raise" or "skip".')
     return FiniteStream(from_iterable(stream), policy)
 
 
@@ -61,14 +57,12 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
 
 
 class FiniteStream(Transform):
-    """What `finite` returns. `skipped` and `filled` count what it did."""
+    """What `finite` returns. `skipped` counts what it left out."""
 
     passes_inputs = True
-    _n = skipped = filled = 0
+    _n = skipped = 0
     _waited = 0.0
-    # The last good input, if it may have to be held.
-    _last: torch.Tensor | None = None
-    _moves = ("_n", "skipped", "filled", "_waited", "_last")
+    _moves = ("_n", "skipped", "_waited")
 
     def __init__(self, inner: Stream, policy: str) -> None:
         super().__init__(inner)
@@ -87,8 +81,6 @@ class FiniteStream(Transform):
         if self._waited or not is_finite([*block.u, *block.target]):
             return None
         self._n += block.count
-        if self._policy == "hold":
-            self._last = trees.copied(block.sample(block.count - 1).u)
         return block
 
     def label(self, label: Label) -> Label:
@@ -97,42 +89,30 @@ class FiniteStream(Transform):
         return label
 
     def sample(self, sample: Sample) -> Sample | None:
-        """A sample that is finite, or has been filled; `None` where it is left out."""
+        """A sample that is finite; `None` where it is left out."""
         self._n += 1
         if sample.target is not None and not is_finite(sample.target):
             sample = replace(sample, target=None)
         if not is_finite(sample.u):
-            filled = self._fill(sample)
-            if filled is None:
-                self.skipped += 1
-                self._waited += sample.tau or 0.0
-                return None
-            sample = filled
-        if self._policy == "hold":
-            # A copy: the source may use its memory again.
-            self._last = trees.copied(sample.u)
+            self._leave_out(sample)
+            return None
         if self._waited and sample.tau is not None:
             sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
         return sample
 
-    def _fill(self, sample: Sample) -> Sample | None:
+    def _leave_out(self, sample: Sample) -> None:
         if self._policy == "raise":
             raise SampleError(
                 f"the input of sample {self._n - 1} is not finite: {sample.u}. "
-                'Correct the source, or use finite(stream, policy="skip") or "hold".'
+                'Correct the source, or use finite(stream, policy="skip").'
             )
-        if self._policy == "skip" or self._last is None:
-            if sample.boundary:
-                raise SampleError(
-                    f"the input of sample {self._n - 1} is not finite, and it ends a sequence, so that "
-                    "leaving it "
-                    "out would join two sequences. Correct the source."
-                )
-            return None
-        if not isinstance(sample.u, torch.Tensor):
-            raise SampleError('policy="hold" fills tensors, not pytrees. Use policy="skip".')
-        self.filled += 1
-        return replace(sample, u=torch.where(sample.u.isfinite(), sample.u, self._last))
+        if sample.boundary:
+            raise SampleError(
+                f"the input of sample {self._n - 1} is not finite, and it ends a sequence, so that leaving it out "
+                "would join two sequences. Correct the source."
+            )
+        self.skipped += 1
+        self._waited += sample.tau or 0.0
 
 
 class ClippedTauStream(Transform):

@@ -53,13 +53,22 @@ def from_iterable(
 
 
 class IterableStream(Stream):
-    """What `from_iterable` returns."""
+    """Samples of any iterable, or of what a function returns.
+
+    Args:
+        iterable: What to iterate over.
+        dtype: Of fractions that are not tensors yet.
+        length: Samples in one pass, if it is known.
+        batched: Whether samples are batches, the last of which may be smaller.
+    """
 
     _n = 0
     _moves = ("_n",)
 
-    def __init__(self, iterable: Any, dtype: torch.dtype | None, length: int | float | None) -> None:
-        self._items, self._dtype = Items(iterable), dtype
+    def __init__(
+        self, iterable: Any, dtype: torch.dtype | None, length: int | float | None, batched: bool = False
+    ) -> None:
+        self._items, self._dtype, self._batched = Items(iterable), dtype, batched
         self._length = len(iterable) if length is None and isinstance(iterable, Sized) else length
         self._reuses = not isinstance(iterable, list | tuple)
         self._seen: Sample | None = None
@@ -69,17 +78,18 @@ class IterableStream(Stream):
     @property
     def spec(self) -> Spec:
         """As the first samples look; unknown before the first where looking would use it up."""
-        if self._may_look:
-            # A sample with a target says more than the first one.
+        if self._may_look and self._seen is None:
             made = (to_sample(item, self._dtype) for item in islice(self._items.fresh(), LOOK))
-            self._look(sample for sample in made if not isinstance(sample, Label))
-            self._may_look = False
-        return Spec(None, None, self._length) if self._seen is None else Spec.of(self._seen, self._length)
-
-    def _look(self, samples: Iterator[Sample]) -> None:
-        first = next(samples, None)
-        with_target = first is None or first.target is not None
-        self._seen = first if with_target else next((one for one in samples if one.target is not None), first)
+            samples = (sample for sample in made if not isinstance(sample, Label))
+            first = next(samples, None)
+            if first is not None and first.target is None:
+                # A sample with a target says more than the first one.
+                first = next((one for one in samples if one.target is not None), first)
+            self._seen, self._may_look = first, False
+        if self._seen is None:
+            return Spec(None, None, self._length)
+        spec = Spec.of(self._seen, self._length)
+        return spec.of_any_batch() if self._batched else spec
 
     @property
     def replayable(self) -> bool:
@@ -91,6 +101,6 @@ class IterableStream(Stream):
         for item in self._items:
             self._n += 1
             sample = to_sample(item, self._dtype)
-            if self._seen is None and not isinstance(sample, Label):
+            if self._seen is None and not self._may_look and not isinstance(sample, Label):
                 self._seen = sample
             yield sample

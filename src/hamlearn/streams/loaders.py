@@ -10,9 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from hamlearn.errors import CheckpointError, ConfigError, shown
 from hamlearn.sample import Sample
-from hamlearn.streams.datasets import any_batch
 from hamlearn.streams.iterables import IterableStream
-from hamlearn.streams.values import Spec, tree_map
 
 
 class LoaderStream(IterableStream):
@@ -21,15 +19,7 @@ class LoaderStream(IterableStream):
     def __init__(self, loader: DataLoader[Any], u: str | None = None, target: str | None = None) -> None:
         self._loader = loader
         length = None if isinstance(loader.dataset, IterableDataset) else len(loader)
-        super().__init__(lambda: (_to_sample(batch, u, target) for batch in loader), None, length)
-
-    @property
-    def spec(self) -> Spec:
-        """As the first batch looked, but for its size; to look ahead would draw one."""
-        if self._seen is None:
-            return Spec(None, None, self._length)
-        spec = Spec.of(self._seen, self._length)
-        return Spec(tree_map(any_batch, spec.u), tree_map(any_batch, spec.target), spec.length)
+        super().__init__(lambda: (_to_sample(batch, u, target) for batch in loader), None, length, batched=True)
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         if (drawn := _random_order(self._loader)) is not None:

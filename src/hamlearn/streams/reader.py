@@ -54,7 +54,6 @@ class InHand:
         passed: How many were dropped from the blocks.
         one: The last of them, where it was read by itself.
         failed: What went wrong after them.
-        start: How many had been taken when another stream was opened.
     """
 
     blocks: deque[Block]
@@ -63,7 +62,6 @@ class InHand:
     passed: int = 0
     one: Any = None
     failed: BaseException | None = None
-    start: int = 0
 
 
 class Reader:
@@ -74,7 +72,7 @@ class Reader:
     and how many of these have been taken. Resumed, they are passed over.
 
     Samples of a stream that gives nothing twice that were read ahead and not taken wait here, and come first when
-    the same object is run again. They are lost when the process ends.
+    the same object is run again next. They are lost when another stream is run, or the process ends.
 
     Attributes:
         progress: How far it has come; a value, so that it changes all at once.
@@ -89,7 +87,6 @@ class Reader:
         self._coming: Mapping[str, Any] = {}
         self._turn = 0
         self.taking: tuple[Any, Progress | None] = None, None
-        self._waiting: list[tuple[Any, InHand]] = []
         self._hold([])
 
     def _hold(self, blocks: Sequence[Block], mark: Any = None) -> None:
@@ -252,14 +249,11 @@ class Reader:
                 "kind of run, or start a new one."
             )
         self._turn += 1
-        self._put_aside()
-        self._hold([])
-        for place, (source, hand) in enumerate(self._waiting):
-            if source is stream:
-                self._hand = hand
-                del self._waiting[place]
-                break
-        self._stream, self.progress = stream, Progress(self.position if resume else 0, start=self._hand.start)
+        # What was read ahead of a stream that gives nothing twice comes first.
+        start = self.progress.start if same and goes_on else 0
+        if not (same and goes_on):
+            self._hold([])
+        self._stream, self.progress = stream, Progress(self.position if resume else 0, start=start)
         skip = 0
         if resume and not (same and goes_on):
             skip = self.position
@@ -272,13 +266,6 @@ class Reader:
         for name, part in self._parts.items() if loads else ():
             part.load_state_dict(known["parts"][name])
         return self._turn
-
-    def _put_aside(self) -> None:
-        """Keep what was read ahead of the present stream, if nothing else can give it again."""
-        hand, start = self._hand, self.progress.start
-        if not _replayable(self._stream) and (start < hand.count or hand.failed is not None):
-            hand.start = start
-            self._waiting.append((self._stream, hand))
 
     def _pass_over(self, count: int) -> None:
         """Take samples without a step, in parts: without a state, these are all that were ever taken."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -78,27 +77,22 @@ class SequenceStream(EpochStream):
     @property
     def spec(self) -> Spec:
         """As the first token with a target looks; the length is known once all sequences are tensors."""
-        samples = itertools.chain.from_iterable(map(self._tokens, range(self._count)))
+        loaded = map(self._load, range(self._count))
+        samples = (self._sample(*both, k) for both in loaded for k in range(len(both[0])))
         first = next(samples)
         if first.target is None and self._targets is not None:
             first = next((sample for sample in samples if sample.target is not None), first)
-        return Spec.of(first, self._length())
-
-    def _length(self) -> int | float | None:
+        length: int | float | None = None
         if self._epochs is None:
-            return math.inf
-        # Asking a lazy collection for all its sequences would load them all.
-        if not isinstance(self._sequences, list | tuple | torch.Tensor):
-            return None
-        return sum(len(sequence) for sequence in self._sequences) * self._epochs
+            length = math.inf
+        elif isinstance(self._sequences, list | tuple | torch.Tensor):
+            # Asking a lazy collection for all its sequences would load them all.
+            length = sum(len(sequence) for sequence in self._sequences) * self._epochs
+        return Spec.of(first, length)
 
     @property
     def _count(self) -> int:
         return len(self._sequences)
-
-    def _tokens(self, i: int) -> Iterator[Sample]:
-        tokens, targets = self._load(i)
-        return (self._sample(tokens, targets, k) for k in range(len(tokens)))
 
     def _samples(self) -> Iterator[Sample]:
         n = self._count

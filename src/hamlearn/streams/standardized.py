@@ -143,7 +143,7 @@ class StandardizedStream(Transform):
 def _not_finite(what: str, value: Tensor) -> SampleError:
     return SampleError(
         f"{what} of standardize is not finite: {value}. It would be part of every mean to come: correct the "
-        'source, or use finite(stream, policy="skip") or "hold" before.'
+        'source, or use finite(stream, policy="skip") before.'
     )
 
 

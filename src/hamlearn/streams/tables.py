@@ -259,20 +259,21 @@ class TableStream(Stream):
         return [row.get(name) for name in self._u]
 
     def _samples(self) -> Iterator[Any]:
-        while True:
-            if not self._ready:
-                self._forget_rows()
-                many = AHEAD if self.replayable else 1
-                # Opening the rows may find the unit of time, which is part of the place.
-                if not self._look_ahead(many):
-                    return
-                self._given, self._before = 0, (self._row, self._skipped, self._encoder.state())
-                made = self._make(many)
-                if made is None:
-                    return
-                self._ready.extend(made.each() if isinstance(made, Block) else made)
+        while self._ready or self._make_ready():
             self._given += 1
             yield self._ready.popleft()
+
+    def _make_ready(self) -> bool:
+        """Make the next samples; whether there is one. Of an iterator, nothing is read ahead."""
+        self._forget_rows()
+        many = AHEAD if self.replayable else 1
+        # Opening the rows may find the unit of time, which is part of the place.
+        if not self._look_ahead(many):
+            return False
+        self._given, self._before = 0, (self._row, self._skipped, self._encoder.state() if many > 1 else None)
+        made = self._make(many)
+        self._ready.extend(() if made is None else made.each() if isinstance(made, Block) else made)
+        return bool(self._ready)
 
     def _block(self, n: int) -> Block | list[Sample | Label] | None:
         self._settled()

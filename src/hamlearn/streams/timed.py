@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, is_dense
@@ -117,23 +117,16 @@ class TimedStream(Stream):
 
     def _find_steps(self) -> None:
         """Find the rows that are not left out, and their time steps."""
+        if self._kept is not None:
+            return
         seconds = seconds_of(self._times)
-        valid = np.isfinite(seconds)
-        # A stamp that does not move forward never exceeds those before it, so that they alone give the maximum.
-        before = np.maximum.accumulate(np.concatenate([[-math.inf], np.where(valid, seconds, -math.inf)]))[:-1]
-        first = valid & np.isneginf(before)
-        with np.errstate(all="ignore"):
-            gaps = seconds - before
-            self._clock.find(self._times[: FIRST + 1])
-            forward = np.flatnonzero((gaps > 0) & np.isfinite(gaps))
-            if self._clock.unit is None and forward.size:
-                self._clock.find([before[forward[0]], seconds[forward[0]]])
-            taus = gaps / (self._clock.unit or 1.0)
-        if self._clock.ties is not None:
-            taus[gaps == 0] = self._clock.ties
-        late = valid & ~first & ~(gaps > 0) & ~(taus > 0)
-        good = first | ((taus > 0) & np.isfinite(taus))
-        taus = np.where(first, math.nan, np.where(good, taus, -1.0))
+        self._clock.find(self._times[: FIRST + 1])
+        if self._clock.unit is None:
+            # All of the first stamps are one: the first gap that there is.
+            self._clock.find(np.unique(seconds[np.isfinite(seconds)])[:2])
+        taus, good = self._clock.steps(seconds)
+        late = ~good & (taus <= 0) & np.isfinite(taus)
+        taus = np.where(good, taus, -1.0)
         if self._gap == "after":
             taus[good] = np.append(taus[good][1:], math.nan)
         self._kept = np.flatnonzero(~late) if self._skips else np.arange(len(seconds))
@@ -141,8 +134,7 @@ class TimedStream(Stream):
 
     def _block(self, n: int) -> Block | None:
         # Rows of arrays in memory: a block is one indexing, not one for each sample.
-        if self._kept is None:
-            self._find_steps()
+        self._find_steps()
         taus = self._taus[self._n : self._n + n]
         bad = np.flatnonzero(taus < 0)
         taus = taus[: bad[0]] if bad.size else taus
@@ -156,20 +148,17 @@ class TimedStream(Stream):
         return Block(len(taus), parts[:1], None, parts[1:], None, tau=None if steps == [None] else steps)
 
     def _samples(self) -> Iterator[Any]:
-        if self._kept is None:
-            self._find_steps()
+        self._find_steps()
         while self._n < len(self._kept):
             row, tau = int(self._kept[self._n]), float(self._taus[self._n])
             self._n += 1
             if tau < 0:
-                raise self._error_of(row)
+                before = seconds_of(self._times[:row])
+                self._clock.last = None if np.isnan(before).all() else float(np.nanmax(before))
+                error = self._clock.explain(self._times[row], f"sample {row}", "backwards")
+                self._clock.last = None
+                raise error
             yield self._sample(row, self._first if tau != tau else tau)
-
-    def _error_of(self, row: int) -> SampleError:
-        """Why the stamp of a row is bad."""
-        before = seconds_of(self._times[:row])
-        self._clock.last = None if np.isnan(before).all() else float(np.nanmax(before))
-        return self._clock.explain(self._times[row], f"sample {row}", "backwards")
 
     def _sample(self, row: int, tau: float | None) -> Sample:
         u, *target = (to_tensors(column[row]) for column in self._columns)

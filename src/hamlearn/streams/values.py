@@ -64,6 +64,14 @@ class Spec:
         """The spec of a stream whose samples all look like this one."""
         return cls(tree_map(_describe, sample.u), tree_map(_describe, sample.target), length)
 
+    def of_any_batch(self) -> Spec:
+        """The same with a first axis of any size."""
+
+        def of_any(part: TensorSpec) -> TensorSpec:
+            return TensorSpec((None, *part.shape[1:]), part.dtype)
+
+        return Spec(tree_map(of_any, self.u), tree_map(of_any, self.target), self.length)
+
 
 def tree_map(fn: Callable[[Any], Any], tree: Tree) -> Any:
     """Apply `fn` to every leaf of tuples, lists and dicts; `None` stays `None`."""

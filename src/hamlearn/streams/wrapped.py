@@ -91,16 +91,13 @@ class Wrapper(Stream):
 
     def close(self) -> None:
         """Close the streams inside that can be closed."""
-        self._call("close")
+        for inner in self._inners:
+            getattr(inner, "close", _nothing)()
 
     def finish(self) -> None:
         """Let live feeds inside stop reading; what has arrived is still handed out."""
-        self._call("finish")
-
-    def _call(self, name: str) -> None:
         for inner in self._inners:
-            if hasattr(inner, name):
-                getattr(inner, name)()
+            getattr(inner, "finish", _nothing)()
 
     def _begin(self) -> None:
         super()._begin()
@@ -114,6 +111,10 @@ class Wrapper(Stream):
         super()._seek(cursor)
         for inner, state in zip(self._inners, cursor["inner"], strict=True):
             inner.load_state_dict(state)
+
+
+def _nothing() -> None:
+    """What streams without resources do at the end."""
 
 
 class Transform(Wrapper):

@@ -5,17 +5,16 @@ import csv
 import gzip
 import json
 import math
-import os
-import random
+import tempfile
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
-import pytest
 import torch
 
 from hamlearn import streams
 from hamlearn.streams.cells import shared
+from tests.fuzz.spoil import run_cases
 
-SEEDS = range(int(os.environ.get("HAMLEARN_RANDOM_TABLES", "60")))
 GAPS = ["", " ", "NA", "nan", "?", "null"]
 NAMES = ["north", "south", " west", "3", "3.0", "ü", 'a "b"', "x\ny", "p;q,r"]
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
@@ -114,11 +113,18 @@ def told(sample):
     return sample.u.tolist(), None if sample.target is None else sample.target.tolist(), sample.tau
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_table_becomes_the_samples_that_plain_python_makes_of_it(tmp_path, seed):
-    draw = random.Random(seed)
+def run(
+    seconds: float = math.inf, seed: int = 0, cases: int | None = None, only: int | None = None
+) -> dict[str, int]:
+    """Write and read tables until the time, or the number of cases, is over."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_cases("tables", lambda draw: case(draw, Path(folder)), seconds, seed, cases, only)
+
+
+def case(draw, path):
+    """One table becomes the samples that plain Python makes of it."""
     rows = table(draw)
-    file, settings = written(tmp_path, rows, draw)
+    file, settings = written(path, rows, draw)
     missing = draw.choice(["skip", "hold", "mean", "indicate", -1.5])
     settings |= {
         "u": ["x", "shop", "customer"],
@@ -155,3 +161,4 @@ def test_a_random_table_becomes_the_samples_that_plain_python_makes_of_it(tmp_pa
             break
     assert found == want
     assert stream.skipped == len(rows) - len(want)
+    return "some" if want else "none"

@@ -1,13 +1,11 @@
-"""Random stacks of streams, read in every way: one by one, in blocks, resumed at any place, and by a `Reader`.
-
-By hand: python -m tests.streams.stacks 1500
-"""
+"""Random stacks of streams, read in every way: one by one, in blocks, resumed at any place, and by a `Reader`."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +17,7 @@ from hamlearn.errors import HamlearnError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams import Stream
 from hamlearn.streams.reader import Reader
+from tests.fuzz.spoil import run_cases
 
 MOST = 90
 """Samples that a stack gives at most."""
@@ -76,7 +75,7 @@ def around(make: Make, draw: random.Random) -> Make:
     n, k, clip = draw.choice([0, 3, 17, 60]), draw.choice([1, 2, 3]), draw.choice([1.5, 10.0])
     flags = [draw.random() < 0.5 for _ in range(3)]
     other, weights, seed = source(draw), draw.choice([None, [1, 2]]), draw.randrange(9)
-    policy = draw.choice(["skip", "hold", "raise"])
+    policy = draw.choice(["skip", "raise"])
     makes: list[Make] = [
         lambda: streams.take(make(), n),
         lambda: streams.map(make(), lambda sample: replace(sample, u=sample.u * 2)),
@@ -158,8 +157,16 @@ def require(got: tuple[list[Any], str | None], whole: tuple[list[Any], str | Non
     assert full or (len(found), got[1]) == (len(expected), whole[1]), how
 
 
-def check(seed: int) -> int:
-    """Read a stack in every way; answers how many samples it has."""
+def run(
+    seconds: float = math.inf, seed: int = 0, cases: int | None = None, only: int | None = None
+) -> dict[str, int]:
+    """Draw and read stacks until the time, or the number of cases, is over."""
+    logging.getLogger("hamlearn").setLevel(logging.ERROR)
+    return run_cases("stacks", lambda draw: check(draw.randrange(10**9)), seconds, seed, cases, only)
+
+
+def check(seed: int) -> str:
+    """Read a stack in every way; answers whether it has any samples."""
     make, draw = stack(seed), random.Random(seed)
     stream = make()
     whole = read(iter(stream))
@@ -179,15 +186,4 @@ def check(seed: int) -> int:
         again, stream = Reader(), make()
         read(by_reader(again, stream, draw, False, place))
         require(read(by_reader(again, stream, draw, True)), whole, place, f"run again after {place}")
-    return count
-
-
-if __name__ == "__main__":
-    counts, wrong = [], 0
-    for seed in range(int(sys.argv[1])):
-        try:
-            counts.append(check(seed))
-        except Exception as error:
-            wrong += 1
-            print(f"stack {seed}: {type(error).__name__}: {str(error)[:300]}")
-    print(f"{len(counts)} stacks of {sum(counts)} samples agree, {wrong} do not")
+    return "some" if count else "none"
