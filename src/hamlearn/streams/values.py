@@ -154,7 +154,8 @@ def packed(tree: Any) -> Any:
         (tensor([0.1000,    nan]), None, 3)
     """
     if isinstance(tree, torch.Tensor):
-        flat = tree.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        # A copy, since a tensor of one number may have strides that are none.
+        flat = tree.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
         about = {"dtype": str(tree.dtype).removeprefix("torch."), "shape": list(tree.shape)}
         return {"tensor": base64.b64encode(flat.numpy().tobytes()).decode(), "device": str(tree.device), **about}
     if isinstance(tree, dict):
