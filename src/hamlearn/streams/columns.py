@@ -249,7 +249,7 @@ class Category(Column):
 
     def gaps(self, values: Any) -> Any:
         """Which are `None`."""
-        return np.equal(values, None)
+        return values == np.array(None)
 
     def require_room(self, values: Any) -> None:
         """Raise `BadCellError` if the names are more than there are places."""

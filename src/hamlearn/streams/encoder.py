@@ -186,7 +186,7 @@ class RowEncoder:
         if stay is not None:
             kept = [row for row, stays in zip(rows, stay.tolist(), strict=True) if stays]
             return self._take(kept) if kept else None
-        places = range(len(rows))
+        places = list(range(len(rows)))
         if labels is not None and labels.any():
             samples = np.flatnonzero(~labels)
             values[: self._width] = [mine[samples] for mine in values[: self._width]]

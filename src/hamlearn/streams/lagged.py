@@ -96,7 +96,8 @@ class AutoregressiveStream(Transform):
             raise SampleError(problem)
         assert block.u is not None
         n, target = block.count, block.target[0] if block.target else None
-        self._size = size = self._known_size() if target is None else target.shape[1]
+        size: int = (self._known_size() or 0) if target is None else target.shape[1]
+        self._size = size
         known = np.array([target is not None] * n if block.known is None else block.known)
         values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
         before = np.array(self._past[::-1], dtype=np.float64).reshape(-1, size)

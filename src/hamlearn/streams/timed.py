@@ -123,7 +123,7 @@ class TimedStream(Stream):
         self._clock.find(self._times[: FIRST + 1])
         if self._clock.unit is None:
             # All of the first stamps are one: the first gap that there is.
-            self._clock.find(np.unique(seconds[np.isfinite(seconds)])[:2])
+            self._clock.find(np.unique(seconds[np.isfinite(seconds)])[:2].tolist())
         taus, good = self._clock.steps(seconds)
         late = ~good & (taus <= 0) & np.isfinite(taus)
         taus = np.where(good, taus, -1.0)

@@ -155,8 +155,8 @@ class Transform(Wrapper):
                 read = self.inner.block(n)
                 if read is None:
                     return None
-                whole = isinstance(read, Block) and read.u is not None
-                if whole and (made := self.change(read)) is not None:
+                made = self.change(read) if isinstance(read, Block) and read.u is not None else None
+                if made is not None:
                     return made
                 self._left.extend(read.each() if isinstance(read, Block) else read)
             taken, self._error = gathered(self._changed(), len(self._left), self._reuses)

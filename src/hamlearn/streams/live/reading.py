@@ -142,7 +142,8 @@ class Reading:
         taken: list[Arrival] = []
         taus: list[float | None] = []
         for arrival in arrivals:
-            good, tau = False, None
+            good: bool | None = False
+            tau = None
             try:
                 good = self._is_new(arrival, place)
                 if good and arrival.u is not None:

@@ -41,7 +41,8 @@ class WebSocketSource(Source):
         parts, name = split(address, ("ws", "wss"), FORM)
         # There is nothing to acknowledge, so that nothing ever fills the window.
         super().__init__(name, "learned", MOST, patience)
-        self._url, self._timeout, self._link = parts.geturl(), timeout, None
+        self._url, self._timeout = parts.geturl(), timeout
+        self._link: Any = None
 
     def __iter__(self) -> Iterator[Letter]:
         try:
