@@ -201,6 +201,20 @@ def test_rows_with_an_id_and_no_inputs_are_labels_of_rows_without_a_target(tmp_p
     ]
 
 
+@pytest.mark.parametrize("missing", ["skip", "hold", "mean", "indicate", 0.0])
+def test_labels_of_a_table_count_for_nothing_in_means_and_values_that_are_held(missing):
+    rows = [{"id": k, "x": None if k == 1 else 2.0 * k, "y": None} for k in range(4)]
+    late = [row for k in range(4) for row in (rows[k], {"id": k, "y": 1.0})] + [{"id": 9, "y": 2.0}] * 2
+    settings = {"target": "y", "id": "id", "u": "x", "missing": missing}
+    plain = [sample.u.tolist() for sample in hl.streams.from_rows(rows, **settings)]
+    for size in (None, 1, 3, 100):
+        stream = hl.streams.from_rows(late, **settings)
+        blocks = [] if size is None else [block.each() for block in blocks_of(stream, size)]
+        events = list(stream) if size is None else [event for block in blocks for event in block]
+        assert [event.u.tolist() for event in events if isinstance(event, hl.Sample)] == plain
+        assert sum(isinstance(event, hl.Label) for event in events) == 6
+
+
 @pytest.mark.parametrize("kind", [int, np.int64, np.int32, np.uint8])
 def test_an_id_is_a_whole_number_whoever_made_it(kind):
     rows = [{"id": kind(1), "x": 1.0}, {"id": 2, "x": 2.0}, {"id": kind(2), "y": 3.0}, {"id": 1, "y": 4.0}]

@@ -101,7 +101,7 @@ class Clock:
     def steps(self, seconds: Array) -> tuple[Array, Any]:
         """The time steps to many stamps, NaN for the first of all, and which of them are steps; nothing changes.
 
-        A stamp that does not move forward is no step, and the one after it is measured from the one before it.
+        A stamp that does not move forward has no step, and the one after it is measured from the one before it.
         """
         valid = np.isfinite(seconds)
         start = -math.inf if self.last is None else self.last

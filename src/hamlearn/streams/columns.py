@@ -177,9 +177,10 @@ class Number(Column):
         fillers: Any = self._filler
         if self._means:
             # Running sums one after the other: their bits do not depend on how rows are cut into blocks.
-            sums = np.cumsum([self._sum, *np.where(gaps, 0.0, values)])[1:]
-            counts = self._count + np.cumsum(~gaps)
-            fillers, self._count, self._sum = sums / np.maximum(counts, 1), int(counts[-1]), float(sums[-1])
+            sums = np.cumsum([self._sum, *np.where(gaps, 0.0, values)])
+            counts = np.cumsum([self._count, *~gaps])
+            fillers = sums[1:] / np.maximum(counts[1:], 1)
+            self._count, self._sum = int(counts[-1]), float(sums[-1])
         entries = np.where(gaps, fillers, values)
         return np.stack([entries, gaps.astype(np.float64)], 1) if self._indicates else entries[:, None]
 

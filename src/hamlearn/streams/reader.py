@@ -249,7 +249,7 @@ class Reader:
                 "kind of run, or start a new one."
             )
         self._turn += 1
-        # What was read ahead of a stream that gives nothing twice comes first.
+        # Samples that were read ahead of a stream that gives nothing twice come first.
         start = self.progress.start if same and goes_on else 0
         if not (same and goes_on):
             self._hold([])
