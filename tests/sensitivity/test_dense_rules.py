@@ -124,7 +124,7 @@ def test_snap_n_keeps_what_a_weight_reaches_in_n_steps(n: int, engine: str) -> N
     ],
 )
 def test_snap_leads_from_snap_1_to_exact_credit(kind: Any, n: int, judge: Any, engine: str) -> None:
-    network, samples = net(kind), draws(6)
+    network, samples = net(kind), draws(6, 1)
     assert_alike(omega_after(network, SnAp(n), samples, engine), omega_after(network, judge, samples, "eager"))
 
 
