@@ -103,7 +103,8 @@ class StandardizedStream(Transform):
             return None
         u, target, scale = block.u[0], block.target, None
         scales = scales and block.target_spec is None and all(map(is_scalable, target))
-        for what, value in (("an input", u), ("a target", target[0] if scales and target else u)):
+        parts = [("an input", u), *(("a target", leaf) for leaf in target if scales)]
+        for what, value in parts:
             if not bool(value.isfinite().all()):
                 if alone:
                     raise _not_finite(what, value[0])
