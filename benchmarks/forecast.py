@@ -195,5 +195,5 @@ def plot(found: Mapping[str, Any]) -> Figure:
         axes.set_xticks(np.arange(len(found)) + 0.3, [name.replace("_", "\n") for name in found])
         axes.set(title=f"step {step}", ylim=(0, 1.6))
     figure.axes[0].set_ylabel("error / error of no change")
-    figure.axes[1].legend()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return figure

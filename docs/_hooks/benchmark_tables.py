@@ -142,6 +142,19 @@ def estimators() -> str:
     return table("streams", head, rows)
 
 
+def forecasts() -> str:
+    """Errors of the forecaster, and of others, at the first and the last step."""
+    rows, names = [], []
+    for name, found in report("forecast")["results"]["series"].items():
+        errors = found["mean absolute error"]
+        names = list(errors)
+        for step in errors["Forecaster"]:
+            best = min(error[step] for error in errors.values())
+            shown = [f"**{e[step]:.4g}**" if e[step] == best else f"{e[step]:.4g}" for e in errors.values()]
+            rows.append([name.replace("_", " "), f"{found['values']:,}", step, *shown])
+    return table("forecast", ["series", "values", "step", *names], rows)
+
+
 def sources() -> str:
     """Rows a second, by where they come from."""
     cells = report("stream-sources")["results"]["sources"]["cells"]
@@ -290,6 +303,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compiled on a GPU": lambda: compiled("stream-cuda"),
     "fair": fair,
     "estimators": estimators,
+    "forecasts": forecasts,
     "sources": sources,
     "live": live,
     "memory": memory,
