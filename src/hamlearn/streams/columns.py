@@ -255,7 +255,7 @@ class Category(Column):
     def require_room(self, values: Any) -> None:
         """Raise `BadCellError` if the names are more than there are places."""
         if self.fixed:
-            # Names that are not listed were refused when they were read.
+            # Names that are not listed raised an error when they were read.
             return
         new = [name for name in dict.fromkeys(values.tolist()) if name is not None and name not in self._places]
         free = self.count - len(self._places)
