@@ -31,13 +31,12 @@ def until(condition, folder):
         time.sleep(0.1)
 
 
-def event(port):
+def data(port):
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    link.request("GET", "/events")
-    answer = link.getresponse()
-    data = next(line for line in iter(answer.readline, b"") if line.startswith(b"data: "))
+    link.request("GET", "/data")
+    found = json.loads(link.getresponse().read())
     link.close()
-    return json.loads(data[6:])
+    return found
 
 
 @pytest.mark.skipif(program("mosquitto") is None, reason="no mosquitto on this machine")
@@ -54,7 +53,7 @@ def test_the_agent_starts_learns_from_late_labels_shows_it_and_stops(tmp_path):
         until(lambda: records.exists() and len(record.read(records)) > 15, tmp_path)
         assert any(row["loss"] is not None for row in record.read(records))
         until(lambda: (tmp_path / "run" / "checkpoint.safetensors").exists(), tmp_path)
-        shown = event(page)
+        shown = data(page)
         assert shown["status"] == "learning"
         assert any("loss" in row for row in shown["rows"])
         pids = {path.stem: int(path.read_text()) for path in tmp_path.glob("*.pid")}
