@@ -133,7 +133,7 @@ def load_local(learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper
         >>> mse, folder = torch.nn.functional.mse_loss, tempfile.mkdtemp()
         >>> ranks = hl.distributed.PipelineLearner(net(), mse, hl.Hyper(), groups=2)
         >>> ranks.save(folder)
-        >>> alone = hl.local.LocalLearner(net(), mse, hl.Hyper(), groups=2)
+        >>> alone = hl.local.LocalLearner(net(), mse, hl.Hyper(), groups=2, align=True)
         >>> hl.distributed.load_local(alone, folder)
         >>> all(torch.equal(a, b) for a, b in zip(alone.module.parameters(), ranks.module.parameters()))
         True

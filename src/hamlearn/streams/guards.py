@@ -48,6 +48,7 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
         longest: The longest time step that is let through; longer ones become this.
 
     Example:
+        >>> import torch
         >>> [sample.tau for sample in clip_tau([Sample(torch.zeros(1), tau=t) for t in (0.5, 9.0)], 1.0)]
         [0.5, 1.0]
     """
