@@ -21,8 +21,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parent
 # Triton comes with PyTorch for GPUs only; braintrace lives in an environment of its own.
-KERNELS = [f"src/hamlearn/engine/fused/{name}.py" for name in ("batched", "functions", "kernel", "single")]
-collect_ignore = [] if find_spec("triton") else KERNELS
+collect_ignore = [] if find_spec("triton") else ["src/hamlearn/engine/fused/kernel.py"]
 # What the site is built with runs in the build.
 collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]
 # Pages are run when the site is built, else by tests/docs/test_pages.py; and by name, one by one.
@@ -80,11 +79,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark contracts; files with slow tests come first, so that no process is left alone with one at the end."""
+    """Mark contracts; files with slow tests come first, so that no process is left alone with one at the end.
+
+    Pages come last: the site, which is built beside the tests, has run them by then.
+    """
     for item in items:
         item.add_marker("mechanism" if item.path in MECHANISMS else "contract")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path.name == "test_pages.py", item.path not in slow))
 
 
 def pytest_collection_finish() -> None:
