@@ -39,6 +39,9 @@ class Estimator(Saving):
         self._pipeline: Pipeline | None = None
         self._waiting = Waiting()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seed={self.seed}, {self.rows:,} rows learned)"
+
     @property
     def rows(self) -> int:
         """How many rows have been learned."""

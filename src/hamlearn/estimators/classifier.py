@@ -40,6 +40,8 @@ class Classifier(Estimator):
         ...     model.learn_one(x, "open" if 8 <= hour % 24 < 18 else "closed")
         >>> model.predict_one({"hour": 12, "day": "weekday"})
         'open'
+        >>> model
+        Classifier(seed=0, 60 rows learned)
     """
 
     kind = "classifier"

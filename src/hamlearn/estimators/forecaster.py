@@ -74,6 +74,8 @@ class Forecaster(Saving):
         >>> model.learn_many([math.sin(hour * math.pi / 12) for hour in range(600)])
         >>> bool(abs(model.forecast()[5] - math.sin(605 * math.pi / 12)) < 0.1)
         True
+        >>> model
+        Forecaster(horizon=12, seed=0, 600 values learned)
     """
 
     kind = "forecaster"
@@ -91,6 +93,9 @@ class Forecaster(Saving):
         self._outputs = np.zeros((rows, len(MEMBERS), steps), dtype=np.float32)
         self._from = np.ones((rows, 1 + steps))  # the value, and the scale of each step
         self._answer = np.zeros((1 + len(LEVELS), steps))
+
+    def __repr__(self) -> str:
+        return f"Forecaster(horizon={self.horizon}, seed={self.seed}, {self._series.count:,} values learned)"
 
     @property
     def seasons(self) -> list[int]:

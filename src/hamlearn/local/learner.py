@@ -73,6 +73,8 @@ class LocalLearner(Settings, BaseLearner):
         [True, True, True, True, True]
         >>> learner.delays
         {'0': 6, '1': 4, '2': 2}
+        >>> print(repr(learner).split(", Hyper")[0])
+        LocalLearner(3 nodes with 33 weights, aligned, hold=1, order='parallel'
     """
 
     def __init__(
@@ -108,6 +110,14 @@ class LocalLearner(Settings, BaseLearner):
             self._rule = Aligned(system) if align else Unaligned(system)
         self._ticker = Ticker(self._system, self._rule, on_nonfinite)
         self._warned = False
+
+    def __repr__(self) -> str:
+        weights = sum(weight.numel() for weight in self._system.theta)
+        kind = "delay-free" if self._delay_free else "aligned" if self._align else "unaligned"
+        return (
+            f"LocalLearner({len(self.nodes)} nodes with {weights:,} weights, {kind}, hold={self._hold}, "
+            f"order={self._system.order!r}, {self._system.hyper!r})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
