@@ -32,7 +32,7 @@ def network() -> nn.Sequential:
 
 
 class Source:
-    """A seeded stream that knows its place, at a pace, with the faults that befall the rank that reads it."""
+    """A seeded stream with its place as state, at a pace, with the faults that befall the rank that reads it."""
 
     def __init__(self, count: int, pace: float = 0.0, plan: Path | None = None, place: int = 0) -> None:
         self.count, self.pace, self.plan, self.place, self.position = count, pace, plan, place, 0

@@ -12,7 +12,7 @@ LONGEST = 16
 """Largest n of aⁿbⁿ."""
 LAGS = (5, 9)
 FLOORS = {"neither lag": 0.6616, "the first": 0.5192, "both": 0.4544}
-"""Cross-entropy of delayed-add for a learner that knows neither term, the first one, or both."""
+"""Cross-entropy of delayed-add for a learner that uses neither term, the first one, or both."""
 
 
 def recall(steps: int, delay: int, seed: int = 0, lanes: int = LANES) -> Task:

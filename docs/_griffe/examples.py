@@ -1,6 +1,6 @@
 """Lets the API pages show the `Example:` part of a docstring as code.
 
-Griffe knows the heading `Examples:` only, and takes the singular for a note in prose, where `>>>` is a quotation.
+Griffe reads the heading `Examples:` only, and takes the singular for a note in prose, where `>>>` is a quotation.
 """
 
 import re
@@ -12,7 +12,7 @@ HEADING = re.compile(r"^Example:$", re.MULTILINE)
 
 
 class Examples(griffe.Extension):
-    """Gives each docstring the heading that griffe knows."""
+    """Gives each docstring the heading that griffe reads."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rename the heading of one object's docstring."""

@@ -211,14 +211,14 @@ def _check_resume(make: Callable[[], AnyLearner], samples: Sequence[Sample], who
         for sample in samples[:cut]:
             learner.step(sample)
         state = learner.state_dict()
-        told = _flat(state)
+        before = _flat(state)
         resumed = make()
         resumed.load_state_dict(state)
         for sample in samples[cut:]:
             resumed.step(sample)
         _compare(whole, _contents(resumed), f"a run that was saved and loaded after {cut} samples")
         learner.step(samples[cut])
-        _compare(told, _flat(state), "a state before and after the steps that followed: it shares memory and")
+        _compare(before, _flat(state), "a state before and after the steps that followed: it shares memory and")
 
 
 def _check_bad_tau(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:

@@ -48,7 +48,7 @@ def watch(folder: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 8
     """
     if host not in LOCAL:
         raise ConfigError(
-            f"host={host!r} must be one of {', '.join(LOCAL)}: the page has no password, and everybody could read "
+            f"host={host!r} must be one of {', '.join(LOCAL)}: the page has no password, and anyone could read "
             "it. Watch from another machine with `ssh -L 8765:127.0.0.1:8765 HOST`."
         )
     if not Path(folder).is_dir():

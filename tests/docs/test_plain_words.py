@@ -33,7 +33,8 @@ OPENING = re.compile(r"#+|[a-zA-Z]*(\"{3}|'{3}|\"|')")
 PLAIN = {
     r"\btold\b|\bhears? (of|from|about)\b": "say who reports what: gets, receives, warns",
     r"\banew\b": "again",
-    r"\bnobody\b|\bsomebody\b|\bwhoever\b": "name the person or the part, or use the passive",
+    r"\bknows\b": "has, keeps, is given",
+    r"\bnobody\b|\bsomebody\b|\beverybody\b|\bwhoever\b": "name the person or the part, or use the passive",
     r"\bnought\b": "zero",
     r"\bmend(s|ed|ing)?\b": "repair, fix",
     r"\blent\b": "borrowed, given",

@@ -44,7 +44,7 @@ class Border:
 class PartAligned(Aligned):
     """Aligned ticks of one part. A message is needed in the tick after it was sent, and travels in between.
 
-    Every rank knows of every sample in flight, so that all of them know who sends what to whom at which tick.
+    Every rank keeps a list of all samples in flight, from which it follows who sends what to whom at which tick.
     """
 
     def __init__(self, part: Part, border: Border) -> None:

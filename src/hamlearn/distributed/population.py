@@ -152,15 +152,15 @@ class ShardedPopulation:
         with self._place.together():
             while True:
                 held = list(itertools.islice(reports, block))
-                told = self._place.gathered([_told(report) for report in held])
-                if len({len(each) for each in told}) != 1:
+                gathered = self._place.gathered([_summary(report) for report in held])
+                if len({len(each) for each in gathered}) != 1:
                     raise ConfigError(
                         "the ranks took different numbers of samples: give every rank the same stream"
                     )
                 if not held:
                     return
                 self._position += len(held)
-                for own, *parts in zip(held, *told, strict=True):
+                for own, *parts in zip(held, *gathered, strict=True):
                     yield ShardedReport(_joined(parts), own, [took for _, each in parts for took in each])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -213,7 +213,7 @@ def _position_in(path: Path, members: list[Any]) -> int:
     return int(about["position"])
 
 
-def _told(report: PopulationReport) -> tuple[Tensor | None, list[bool]]:
+def _summary(report: PopulationReport) -> tuple[Tensor | None, list[bool]]:
     """What the other ranks get of a step: the losses, and which members took a sample."""
     loss = report.loss
     return None if loss is None else loss.detach().cpu(), report.took

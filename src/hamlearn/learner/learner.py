@@ -464,11 +464,11 @@ def carry_along(learner: Learner, parts: Mapping[str, Any]) -> None:
 
 
 def ask_norms(learner: Learner, names: Sequence[str]) -> None:
-    """Have reports of compiled blocks tell norms of h, z, ω and θ: to look at each state would repeat steps."""
+    """Give reports of compiled blocks the norms of h, z, ω and θ: looking at each state would repeat steps."""
     parameters = sum(1 for _ in learner.network.parameters())
     # A step carries only the weights that are learned: for others the state has to be looked at.
-    told = "theta" not in names or parameters == len(learner._eager.parts.system.theta)
-    learner._eager.norms = tuple(names) if told else ()
+    complete = "theta" not in names or parameters == len(learner._eager.parts.system.theta)
+    learner._eager.norms = tuple(names) if complete else ()
 
 
 _MADE = {"_eager", "_reader", "_blocks"}

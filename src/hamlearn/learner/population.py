@@ -221,8 +221,8 @@ class Population(Savable):
 
     def _note_saved(self, header: dict[str, Any]) -> None:
         self._reader.saved(header["reader"])
-        for member, told in zip(self.members, header["members"], strict=True):
-            eager_of(member).reader.saved(told["reader"])
+        for member, saved in zip(self.members, header["members"], strict=True):
+            eager_of(member).reader.saved(saved["reader"])
 
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = dict(random_state())
@@ -243,16 +243,16 @@ class Population(Savable):
             raise CheckpointError(
                 f"{source} is that of a single learner: load it into one, or into population.member(number)"
             )
-        common, told = header["common"], header["members"]
-        if len(told) != len(members):
+        common, saved = header["common"], header["members"]
+        if len(saved) != len(members):
             raise CheckpointError(
-                f"{source} holds {len(told)} members, and this population has {len(members)}: make it with as "
+                f"{source} holds {len(saved)} members, and this population has {len(members)}: make it with as "
                 "many settings and seeds as the one that was saved"
             )
         left = Tensors(tensors)
         random = {name: left.take(name) for name in left.names() if name.startswith("rng/")}
         loadings = []
-        for number, (member, about) in enumerate(zip(members, told, strict=True)):
+        for number, (member, about) in enumerate(zip(members, saved, strict=True)):
             own = dict(left.under(f"member/{number}/").items())
             where = f"member {number} of {source}"
             loadings += member.loadings_of(where, own | random, about | common, new_hyper=new_hyper)

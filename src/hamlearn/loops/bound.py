@@ -39,7 +39,7 @@ class Bound:
         rows = len(self.samples[0])
         self.results = [torch.zeros((rows, *shape), dtype=dtype) for shape, dtype, _ in program.results]
         held = [tensor.detach() for tensor in program.constants]
-        # They are kept: the C function knows their addresses only.
+        # They are kept: the C function has their addresses only.
         self._memory = (self.carry, self.samples, [*constants, *held], self.results)
         self._scratch = torch.zeros(program.scratch + 64, dtype=torch.uint8)
         self._pointers = [pointers_to(list(tensors)) for tensors in self._memory]

@@ -29,7 +29,7 @@ class Kernel:
 
     Attributes:
         source: Defines the kernel `run(given, steps, groups, scratch)`, where `given` is a structure of pointers
-            to carries, samples, constants and results, in this order. What a compiler for CUDA knows by itself, or
+            to carries, samples, constants and results, in this order. What a compiler for CUDA defines itself, or
             a stand-in for it, has to stand in front.
         threads: Threads of a block.
         blocks: Blocks that work together on one network; all must run at the same time if there are several.

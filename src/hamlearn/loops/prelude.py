@@ -44,7 +44,7 @@ INLINE int64_t wrapped(int64_t i, int64_t n) { return clip(i < 0 ? i + n : i, n)
 """
 
 CUDA_HEAD = """\
-// The compiler at run time knows functions, but has no headers.
+// The compiler at run time has functions, but no headers.
 #ifdef __CUDACC_RTC__
 typedef unsigned char uint8_t;
 typedef int int32_t;

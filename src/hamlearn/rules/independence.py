@@ -54,8 +54,8 @@ class _Trial:
             if not all(_close(along * found.J[a][c], products[c]) for c in range(k)):
                 raise ConfigError(self._refusal(self._culprit(u, state)))
             for number, index in enumerate(layer.weights):
-                told = layer.tile(along, weights[number]) * found.F[number][a]
-                if not _close(told.sum_to_size(weights[number].shape), products[k + number]):
+                local = layer.tile(along, weights[number]) * found.F[number][a]
+                if not _close(local.sum_to_size(weights[number].shape), products[k + number]):
                     raise ConfigError(self._refusal(f"the parameter {self.names[index]!r}"))
 
     def _products(

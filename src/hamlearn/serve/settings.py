@@ -229,7 +229,7 @@ def _require_safe(serve: Mapping[str, Any]) -> None:
         )
     if serve["behind_proxy"] and serve["learn_tokens"] is None:
         raise ConfigError(
-            "serve.behind_proxy needs serve.learn_tokens: behind a proxy everybody could train the model. Write a "
+            "serve.behind_proxy needs serve.learn_tokens: behind a proxy anyone could train the model. Write a "
             "token into a file, for example with 'openssl rand -hex 32 > learn.tokens', and name the file."
         )
 

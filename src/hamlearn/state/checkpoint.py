@@ -40,13 +40,13 @@ def parts(state: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         tensors, header = state["tensors"], dict(state["about"])
-        found, layout_told, told = layout(tensors), header.pop("layout"), header.pop("format")
+        found, saved_layout, saved_format = layout(tensors), header.pop("layout"), header.pop("format")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{shown(state)} is not a state: give what learner.state_dict() returned") from error
-    if told != FORMAT:
-        raise CheckpointError(f"{STATE} has format {shown(told)}; this version reads {FORMAT!r}")
-    if layout_told != found:
-        lost = sorted(found.keys() ^ layout_told.keys())
+    if saved_format != FORMAT:
+        raise CheckpointError(f"{STATE} has format {shown(saved_format)}; this version reads {FORMAT!r}")
+    if saved_layout != found:
+        lost = sorted(found.keys() ^ saved_layout.keys())
         what = f"; {lost[0]!r} is there on one side only" if lost else ""
         raise CheckpointError(
             f"the tensors of {STATE} are not those that its header lists{what}. Nothing was loaded. Hand on all "

@@ -87,7 +87,7 @@ def csv(
             that count whole seconds; the next gap is still measured from that stamp. `None`: such a row is bad.
 
     The stream counts what it left out in `skipped`, names the entries of the input in `entries` and the
-    classes that it knows in `classes`. What it finds on the way is part of its state.
+    classes found so far in `classes`. What it finds on the way is part of its state.
 
     Example:
         >>> import tempfile, pathlib

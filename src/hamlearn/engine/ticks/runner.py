@@ -70,7 +70,7 @@ class RecordedRule(Order):
         # The target is that of a sample that entered some ticks ago, unless samples are compared as they enter.
         own = Sample(now.sample.u, None if rule.due else due)
         with self._lending(theta):
-            proposal = rule.tick(rule.lent(carry, rates.stride, due), own, Now(0.0, rates))
+            proposal = rule.tick(rule.view_of(carry, rates.stride, due), own, Now(0.0, rates))
         done = proposal.done
         if done is None:
             raise UnsupportedError("its ticks show no output")
@@ -171,7 +171,7 @@ class TickPlan:
         """What the rule carries after the block: `ran` as a loop has left it, after it began with `before`."""
         rule, rows = self.rule, self.rows
         if not isinstance(rule, Aligned):
-            return rule.empty() if self.block.ends(self.block.count - 1) else rule.lent(ran)
+            return rule.empty() if self.block.ends(self.block.count - 1) else rule.view_of(ran)
         strides, entries = self._strides(), list[Entry | None]()
         for row in range(rows.count - 1, rows.count - 1 - rule.schedule.horizon, -1):
             if row < 0:

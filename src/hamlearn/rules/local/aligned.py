@@ -332,7 +332,7 @@ class Aligned(LocalRule[Pipeline]):
             number = torch.tensor(float(number), dtype=torch.float64, device=rings[0].device)
         return Carry(h, z, omega, None, E=[*rings, number] if rings else [])
 
-    def lent(self, flat: Carry, stride: Any = None, target: Any = None) -> Pipeline:
+    def view_of(self, flat: Carry, stride: Any = None, target: Any = None) -> Pipeline:
         """A full pipeline in which only the sample that is due has a target and is reported."""
         entries: list[Entry | None] = [
             Entry(Sample(None, target if age == self.due else None), 0.0, stride, age == self.due)

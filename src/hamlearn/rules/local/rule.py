@@ -128,7 +128,7 @@ class LocalRule(ABC, Generic[C]):
         """What a recorded tick takes and returns: tensors whose shapes stay. All but h, z and ω is in E."""
 
     @abstractmethod
-    def lent(self, flat: Carry, stride: Any = None, target: Any = None) -> C:
+    def view_of(self, flat: Carry, stride: Any = None, target: Any = None) -> C:
         """What `flat` took apart; for a tick that is being recorded, with the target that is due."""
 
     def saved(self, carry: C) -> Any:

@@ -134,7 +134,7 @@ class Unaligned(LocalRule[Nodes]):
         """States and costates."""
         return Carry(list(carry.h), list(carry.z), omega, None)
 
-    def lent(self, flat: Carry, stride: Any = None, target: Any = None) -> Nodes:
+    def view_of(self, flat: Carry, stride: Any = None, target: Any = None) -> Nodes:
         """The same."""
         return Nodes(flat.h, flat.z)
 
