@@ -69,7 +69,8 @@ class Learner(BaseLearner):
         hyper: Step sizes and rates: τ, η, β, φ and s.
         order: `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
             `"parallel"`: all four updates from values at time t. A subclass of `hl.Order`: your own rule.
-        credit: What z carries between steps: `Cleared()`, `Forward()` or `Echo()`.
+        credit: What z carries between steps: `Cleared()`, `Forward()`, `Echo()`, `Sensitivity()`, or one of the
+            rules of `hl.credit`.
         reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
             each sample, as feed-forward state nets need.
         integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
