@@ -6,7 +6,7 @@ import pytest
 
 import hamlearn as hl
 from hamlearn.engine.lanes import runner
-from hamlearn.engine.lanes.lanes import Layout
+from hamlearn.engine.lanes.lanes import LaneLayout
 from hamlearn.loops import backends
 from tests.agents.feeds import alone, assert_as_alone, feed, maker
 from tests.agents.test_trouble import HYPER, SEEDS
@@ -22,7 +22,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_agents_with_even_and_uneven_streams_take_the_steps_of_single_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner, "Layout", lambda members, dtype, width: Layout(members, dtype, 2))
+    monkeypatch.setattr(runner, "LaneLayout", lambda members, dtype, width: LaneLayout(members, dtype, 2))
     make, feeds = maker(credit=hl.Forward()), [feed(number, 12 + 3 * number) for number in range(4)]
     population = hl.Population(make, HYPER, SEEDS, streams=feeds)
     reports = list(population.run(chunk=10))

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.serve import checkpoints
-from hamlearn.serve.server import JsonLines
+from hamlearn.serve.server import JsonFormatter
 from hamlearn.state import checkpoint
 from tests.cli import invoke
 from tests.serve.server import ONE, Server
@@ -234,7 +234,7 @@ def test_the_description_is_made_from_the_models_and_has_every_route(server):
 
 def test_log_lines_are_json_if_asked_for():
     line = logging.LogRecord("hamlearn.serve", logging.WARNING, "", 1, "a %s", ("b",), None)
-    found = json.loads(JsonLines().format(line))
+    found = json.loads(JsonFormatter().format(line))
     assert (found["level"], found["logger"], found["message"]) == ("warning", "hamlearn.serve", "a b")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from hamlearn.distributed.messages import Item, Receiver, Sender
 from hamlearn.distributed.parts import Part
 from hamlearn.rules.local.aligned import Aligned, Tick
-from hamlearn.rules.local.flights import Pipeline, own_copy
+from hamlearn.rules.local.flights import FlightState, own_copy
 from hamlearn.rules.local.rule import Done, Now, Proposal
 from hamlearn.sample import Sample
 
@@ -62,11 +62,11 @@ class PartAligned(Aligned):
         h |= {cell.name: (plan.shown(cell.name), max(plan.shown(cell.name), last)) for cell in cells}
         return h, {cell.name: (0, last) for cell in cells if cell.name in plan.backward}
 
-    def fresh(self, carry: Pipeline) -> bool:
+    def fresh(self, carry: FlightState) -> bool:
         """Whether no sample is in flight."""
         return not self.in_flight(carry)
 
-    def begin(self, carry: Pipeline, u: Any) -> Pipeline:
+    def begin(self, carry: FlightState, u: Any) -> FlightState:
         """As for a whole graph, with what comes from the rank before in the place of u."""
         return super().begin(carry, u if self.border.template is None else self.border.template)
 
@@ -79,7 +79,7 @@ class PartAligned(Aligned):
             own.u = inner
         return own
 
-    def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
+    def tick(self, carry: FlightState, sample: Sample | None, now: Now) -> Proposal[FlightState]:
         """As for a whole graph, after what the neighbours have sent for it; what leaves is checked too."""
         self._back = {}
         proposal = super().tick(self._take_states(carry), sample, now)
@@ -144,7 +144,7 @@ class PartAligned(Aligned):
             return None
         return Done(entry.given or entry.sample, entry.t, None, None)
 
-    def _take_states(self, carry: Pipeline) -> Pipeline:
+    def _take_states(self, carry: FlightState) -> FlightState:
         """The carry, with the states of the last message."""
         states, border = self.border.states_in, self.part.border
         for item in () if states is None else states.take(carry.number):
@@ -153,7 +153,7 @@ class PartAligned(Aligned):
                 carry.h.put(border, age, item.value)
         return carry
 
-    def _take_costates(self, carry: Pipeline) -> Pipeline:
+    def _take_costates(self, carry: FlightState) -> FlightState:
         """The carry, with the costates of the last message."""
         shown = self.part.shown or ""
         for age, z in self._arrived(carry.number):
@@ -169,12 +169,12 @@ class PartAligned(Aligned):
             if item.value is not None:
                 yield number - item.entry, item.value
 
-    def settle(self, carry: Pipeline) -> Pipeline:
+    def settle(self, carry: FlightState) -> FlightState:
         """The carry once all messages have come, so that nothing of this learner is elsewhere."""
         carry = self._take_costates(self._take_states(carry))
         self.border.settle()
         return carry
 
-    def dropped(self, carry: Pipeline) -> Pipeline:
+    def dropped(self, carry: FlightState) -> FlightState:
         """Drop all samples in flight, once their messages have come."""
         return super().dropped(self.settle(carry))

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.estimators.counts import MOST_COLUMNS
-from hamlearn.estimators.encoder import Columns, Layout, cells, fine_bins
+from hamlearn.estimators.encoder import ColumnNames, Layout, cells, fine_bins
 from hamlearn.estimators.explain import Explanation, explain
 from hamlearn.estimators.exported import Exported
 from hamlearn.estimators.pipeline import ROWS, Pipeline
 from hamlearn.estimators.saving import Saving, checked_seed
-from hamlearn.estimators.tasks import Classes, Numbers
+from hamlearn.estimators.tasks import ClassTask, NumberTask
 from hamlearn.estimators.waiting import Waited, Waiting
 
 Row = Mapping[Any, Any]
@@ -34,7 +34,7 @@ class Estimator(Saving):
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = checked_seed(seed)
-        self._columns = Columns()
+        self._columns = ColumnNames()
         self._names: tuple[Any, ...] = ()
         self._pipeline: Pipeline | None = None
         self._waiting = Waiting()
@@ -150,7 +150,7 @@ class Estimator(Saving):
         return self._pipeline
 
     @abstractmethod
-    def _task(self, outputs: int) -> Classes | Numbers:
+    def _task(self, outputs: int) -> ClassTask | NumberTask:
         """The task of this estimator, with so many outputs."""
 
     @abstractmethod
@@ -278,7 +278,7 @@ class Estimator(Saving):
         if about["layout_of"] is not None:
             pipeline = Pipeline(self._task(about["outputs"]), Layout(*about["layout_of"]), about["seed"])
             pipeline.load(tensors, about["rows"])
-        columns = Columns()
+        columns = ColumnNames()
         columns.numbers = {name: place for place, name in enumerate(about["numbers"])}
         columns.categories = {name: place for place, (name, _) in enumerate(about["categories"])}
         columns.codes = {

@@ -11,7 +11,7 @@ from hamlearn.errors import SampleError
 from hamlearn.estimators.base import Estimator, Row, Rows, as_rows, plain
 from hamlearn.estimators.encoder import is_missing
 from hamlearn.estimators.pipeline import Pipeline
-from hamlearn.estimators.tasks import CLOSED, Classes
+from hamlearn.estimators.tasks import CLOSED, ClassTask
 
 FIRST_PLACES = 4
 """Places for classes at first; twice as many whenever they are used up."""
@@ -195,8 +195,8 @@ class Classifier(Estimator):
     def _answers(self) -> int:
         return len(self._labels)
 
-    def _task(self, outputs: int) -> Classes:
-        return Classes(outputs)
+    def _task(self, outputs: int) -> ClassTask:
+        return ClassTask(outputs)
 
     def _outputs(self) -> int:
         places = FIRST_PLACES

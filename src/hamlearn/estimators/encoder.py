@@ -263,7 +263,7 @@ def quantiles(values: np.ndarray, bins: int) -> np.ndarray:
     return np.array([knots[0], knots[0] + max(abs(knots[0]), 1.0)])
 
 
-class Columns:
+class ColumnNames:
     """The names of the columns, and rows as numbers: one place for each number, several for each category.
 
     Columns are numeric or of categories from the first value that is not missing on. They may come and go: what is

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hamlearn.estimators.encoder import HOT, Columns
+from hamlearn.estimators.encoder import HOT, ColumnNames
 from hamlearn.estimators.pipeline import ROWS, Pipeline
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Explanation(NamedTuple):
         return figure
 
 
-def explain(pipeline: Pipeline, columns: Columns) -> Explanation:
+def explain(pipeline: Pipeline, columns: ColumnNames) -> Explanation:
     """Shares from the weights of the mixture, and effects by leaving out one column after the other."""
     names = [member.name for member in pipeline.team.members]
     shares = pipeline.task.mixer.shares().tolist()

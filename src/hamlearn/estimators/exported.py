@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.estimators.encoder import Columns, cells
+from hamlearn.estimators.encoder import ColumnNames, cells
 from hamlearn.estimators.pipeline import Pipeline
 
 
@@ -34,7 +34,7 @@ class Exported(nn.Module):
         True
     """
 
-    def __init__(self, pipeline: Pipeline, columns: Columns, outputs: int) -> None:
+    def __init__(self, pipeline: Pipeline, columns: ColumnNames, outputs: int) -> None:
         super().__init__()
         self.outputs, self.layout, self._columns = outputs, pipeline.layout, copy.deepcopy(columns)
         # Only code is taken from it: all numbers are buffers.

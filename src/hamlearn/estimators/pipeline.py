@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamlearn.estimators.encoder import Encoder, Layout
 from hamlearn.estimators.mixing import pace_of
-from hamlearn.estimators.tasks import Classes, Numbers
+from hamlearn.estimators.tasks import ClassTask, NumberTask
 from hamlearn.estimators.team import UNITS, Team
 from hamlearn.loops.bound import Bound, Tensors, bind
 
@@ -36,12 +36,12 @@ class Answering:
     """How a row is answered; it holds nothing that moves.
 
     Args:
-        task: `Classes` or `Numbers`.
+        task: `ClassTask` or `NumberTask`.
         encoder: Of the rows.
         team: The networks.
     """
 
-    def __init__(self, task: Classes | Numbers, encoder: Encoder, team: Team) -> None:
+    def __init__(self, task: ClassTask | NumberTask, encoder: Encoder, team: Team) -> None:
         self.task, self.encoder, self.team = task, encoder, team
 
     def held(self) -> dict[str, list[Tensor]]:
@@ -71,7 +71,7 @@ class Pipeline:
     weights of the mixture; `answer` goes through all of it without learning.
 
     Args:
-        task: `Classes` or `Numbers`.
+        task: `ClassTask` or `NumberTask`.
         layout: Where everything lies in the encoded row.
         seed: Of the first weights.
 
@@ -83,7 +83,7 @@ class Pipeline:
         asked_answers: What `task.answer` returned for the rows that were asked last.
     """
 
-    def __init__(self, task: Classes | Numbers, layout: Layout, seed: int) -> None:
+    def __init__(self, task: ClassTask | NumberTask, layout: Layout, seed: int) -> None:
         self.task, self.layout, self.seed = task, layout, seed
         self.encoder = Encoder(layout, task.counts(layout))
         slices = [layout.slice(member.reads, UNITS) for member in task.members]

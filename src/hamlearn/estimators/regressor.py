@@ -13,7 +13,7 @@ from hamlearn.estimators.base import Estimator, Row
 from hamlearn.estimators.encoder import is_number
 from hamlearn.estimators.mixing import LEVELS, level_of
 from hamlearn.estimators.pipeline import Pipeline
-from hamlearn.estimators.tasks import Numbers
+from hamlearn.estimators.tasks import NumberTask
 
 
 class Regressor(Estimator):
@@ -126,8 +126,8 @@ class Regressor(Estimator):
     def _answers(self) -> int:
         return 1 + len(LEVELS)
 
-    def _task(self, outputs: int) -> Numbers:
-        return Numbers(outputs)
+    def _task(self, outputs: int) -> NumberTask:
+        return NumberTask(outputs)
 
     def _outputs(self) -> int:
         return 1

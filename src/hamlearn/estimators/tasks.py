@@ -45,7 +45,7 @@ NUMBER_MEMBERS = (
 )
 
 
-class Classes:
+class ClassTask:
     """One of several classes, as a one-hot row.
 
     Args:
@@ -118,7 +118,7 @@ CLOSED = -1e4
 """Logit of a class that has not been seen."""
 
 
-class Numbers:
+class NumberTask:
     """One number, in units of its running deviation.
 
     Attributes:

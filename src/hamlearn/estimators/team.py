@@ -51,7 +51,7 @@ class Member(NamedTuple):
         return f"{net}, {inputs}{' and last target' if self.reads[1:] else ''}, {self.rule} {self.rate:g}"
 
 
-class Memory(nn.Module):
+class RecurrentLayer(nn.Module):
     """A recurrent layer of independent units, with exact credit forward in time (`hl.Sensitivity`).
 
     Args:
@@ -106,7 +106,7 @@ class Team(nn.Module):
             _net(member, stop - start, outputs, head)
             for member, (start, stop) in zip(members, self.slices, strict=True)
         )
-        self.memory = None if memory is None else Memory(memory, UNITS)
+        self.memory = None if memory is None else RecurrentLayer(memory, UNITS)
         self.requires_grad_(False)
         self.names = [name for name, _ in self.named_parameters()]
         self._owners = {name: self._owner(name) for name in self.names}

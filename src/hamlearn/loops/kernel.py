@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from hamlearn.loops.kernel_text import MEETING, Given, Text
 from hamlearn.loops.levels import levels, split_folds
-from hamlearn.loops.memory_planner import Held, aligned, place
+from hamlearn.loops.memory_planner import Piece, aligned, place
 from hamlearn.loops.multi_block import EXCHANGED, divide, divisible
 from hamlearn.loops.nests import Nest
 from hamlearn.loops.program import PREFIX, Kind, Translation
@@ -168,8 +168,8 @@ class _InCuda(Translation):
         ]
 
 
-def _held(name: str, size: int, count: int) -> Held:
-    return Held(name, size * count, count)
+def _held(name: str, size: int, count: int) -> Piece:
+    return Piece(name, size * count, count)
 
 
 def _work(nests: Sequence[Nest]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hamlearn.loops.levels import WARP, Job
+from hamlearn.loops.levels import WARP, FusedNest
 from hamlearn.loops.memory_planner import Placement, aligned
 from hamlearn.loops.prelude import CUDA_PRELUDE
 from hamlearn.loops.threads import function, used
@@ -63,7 +63,7 @@ class Text:
 
     def __init__(
         self,
-        levels: Sequence[Sequence[Job]],
+        levels: Sequence[Sequence[FusedNest]],
         given: Sequence[Given],
         places: Placement,
         cuts: dict[str, int],

@@ -14,7 +14,7 @@ WARP = 32
 
 
 @dataclass
-class Job:
+class FusedNest:
     """A nest, and the nests over the same elements that continue, element by element, from its results."""
 
     nest: Nest
@@ -31,13 +31,13 @@ class Job:
         return {name for nest in (self.nest, *self.tails) for name in nest.writes}
 
 
-def levels(nests: list[Nest]) -> list[list[Job]]:
+def levels(nests: list[Nest]) -> list[list[FusedNest]]:
     """The nests in as few levels as their order allows.
 
     Nests may change places where neither writes what the other one touches. What works on the elements of a fold
     one by one belongs to the fold, and needs no level of its own.
     """
-    found: list[list[Job]] = []
+    found: list[list[FusedNest]] = []
     for nest in nests:
         needed = [(number, job) for number, level in enumerate(found) for job in level if _conflict(job, nest)]
         last = max((number for number, _ in needed), default=-1)
@@ -47,11 +47,11 @@ def levels(nests: list[Nest]) -> list[list[Job]]:
             continue
         if last + 1 == len(found):
             found.append([])
-        found[last + 1].append(Job(nest))
+        found[last + 1].append(FusedNest(nest))
     return found
 
 
-def _conflict(job: Job, later: Nest) -> bool:
+def _conflict(job: FusedNest, later: Nest) -> bool:
     for earlier in (job.nest, *job.tails):
         shared = (set(earlier.writes) & set(later.touched)) | (set(earlier.touched) & set(later.writes))
         if earlier.disjoint and earlier.disjoint == later.disjoint:
@@ -61,7 +61,7 @@ def _conflict(job: Job, later: Nest) -> bool:
     return False
 
 
-def _goes_on(job: Job, nest: Nest) -> bool:
+def _goes_on(job: FusedNest, nest: Nest) -> bool:
     """Whether each element of `nest` needs, of all that the job writes, its own element alone."""
     first, folding = job.nest, job.nest.folding
     if not nest.open or nest.share is not None or first.share is not None:

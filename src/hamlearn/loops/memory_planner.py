@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hamlearn.loops.levels import Job
+from hamlearn.loops.levels import FusedNest
 
 ALIGNMENT = 16
 AHEAD = 8
@@ -13,7 +13,7 @@ AHEAD = 8
 
 
 @dataclass(frozen=True)
-class Held:
+class Piece:
     """A piece of memory that a step touches.
 
     Attributes:
@@ -58,10 +58,10 @@ def aligned(size: int) -> int:
 
 
 def place(
-    levels: Sequence[Sequence[Job]],
-    own: Sequence[Held],
-    samples: Sequence[Held],
-    others: Sequence[Held],
+    levels: Sequence[Sequence[FusedNest]],
+    own: Sequence[Piece],
+    samples: Sequence[Piece],
+    others: Sequence[Piece],
     threads: int,
     limit: int,
 ) -> Placement:
@@ -81,7 +81,7 @@ def place(
     """
     spans = _spans(levels)
     inside = sorted((piece for piece in own if piece.name in spans), key=lambda piece: -piece.size)
-    outside: list[Held] = []
+    outside: list[Piece] = []
     offsets, total = _packed(inside, spans)
     while total > limit // 2:
         outside.append(inside.pop(0))
@@ -98,7 +98,7 @@ def place(
     return places
 
 
-def _spans(levels: Sequence[Sequence[Job]]) -> dict[str, tuple[int, int]]:
+def _spans(levels: Sequence[Sequence[FusedNest]]) -> dict[str, tuple[int, int]]:
     """The first and the last level that touches each piece."""
     spans: dict[str, tuple[int, int]] = {}
     for number, level in enumerate(levels):
@@ -108,7 +108,7 @@ def _spans(levels: Sequence[Sequence[Job]]) -> dict[str, tuple[int, int]]:
     return spans
 
 
-def _packed(pieces: Sequence[Held], spans: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
+def _packed(pieces: Sequence[Piece], spans: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
     """Each piece, the largest first, at the lowest place that is free as long as it is needed."""
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, tuple[int, int]]] = []

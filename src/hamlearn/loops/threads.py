@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hamlearn.loops.levels import WARP, Job
+from hamlearn.loops.levels import WARP, FusedNest
 from hamlearn.loops.nests import Folding, Nest, Share
 
 UNROLLED = 8
@@ -50,7 +50,7 @@ def width(nest: Nest, threads: int, wide: bool) -> int:
     return result
 
 
-def function(name: str, job: Job, parameters: Sequence[str], threads: int, wide: bool) -> str:
+def function(name: str, job: FusedNest, parameters: Sequence[str], threads: int, wide: bool) -> str:
     """The job as a function of the thread's number in it and of its memory."""
     nest = job.nest
     if nest.folding is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamlearn._base.torch_private import tensor_hooks
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.reversible._drive import Drive
+from hamlearn.reversible._drive import StepInputs
 from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._grid import Watch
 from hamlearn.reversible._replay import Replay, checksum
@@ -92,7 +92,7 @@ class Chain:
         fields: Sequence[Field],
         readout: Field | None,
         steps: int,
-        drive: Drive,
+        drive: StepInputs,
         replay: Replay,
         watch: Watch | None,
         trusted: dict[int, object],

@@ -10,7 +10,7 @@ from hamlearn._base.torch_private import tree_flatten, tree_unflatten
 from hamlearn.errors import SampleError
 
 
-class Drive:
+class StepInputs:
     """What the field sees of u at step k.
 
     Args:
@@ -61,7 +61,7 @@ class Drive:
 class _Leaves:
     """u cut off from the graph that made it; each step's derivative with respect to it can be asked for."""
 
-    def __init__(self, drive: Drive) -> None:
+    def __init__(self, drive: StepInputs) -> None:
         self.drive = drive
         self.values = [x.detach() if isinstance(x, Tensor) else x for x in drive.leaves]
         self.constant: tuple[Any, list[Tensor]] | None = None if drive.sequence else self._at(None)

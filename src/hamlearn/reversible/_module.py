@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.reversible._chain import Chain, Field
 from hamlearn.reversible._costate import Output, run
-from hamlearn.reversible._drive import Drive
+from hamlearn.reversible._drive import StepInputs
 from hamlearn.reversible._grid import Grid, Watch
 from hamlearn.reversible._replay import Replay
 from hamlearn.reversible._rule import Rule, require_tau
@@ -48,7 +48,9 @@ class Reversible(nn.Module):
         return f"tau={self.tau:g}, {grid}, memory={self.memory!r}"
 
     @torch.compiler.disable
-    def _run(self, fields: Sequence[Field], readout: Field | None, steps: int, h: Tensor, drive: Drive) -> Output:
+    def _run(
+        self, fields: Sequence[Field], readout: Field | None, steps: int, h: Tensor, drive: StepInputs
+    ) -> Output:
         if not isinstance(h, Tensor) or not h.is_floating_point():
             found = h.dtype if isinstance(h, Tensor) else f"of type {type(h).__name__}"
             raise SampleError(f"the state h is {found}: the midpoint rule moves tensors of a floating-point type.")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
 from hamlearn.reversible._chain import Field
-from hamlearn.reversible._drive import Drive
+from hamlearn.reversible._drive import StepInputs
 from hamlearn.reversible._module import Reversible
 
 
@@ -64,7 +64,7 @@ class Midpoint(Reversible):
 
     def forward(self, h: Tensor, u: Any = None) -> Tensor:
         """h_N from h_0 = `h`, driven by the constant signal `u` (a tensor, a tree of tensors, or None)."""
-        return self._run([self.field], None, self.steps, h, Drive(u))[0]
+        return self._run([self.field], None, self.steps, h, StepInputs(u))[0]
 
     def extra_repr(self) -> str:
         """The options that decide what is computed."""
@@ -116,4 +116,4 @@ class MidpointSequential(Reversible):
 
     def forward(self, h: Tensor, u: Any = None) -> Tensor:
         """h_N from h_0 = `h`, driven by the constant signal `u` (a tensor, a tree of tensors, or None)."""
-        return self._run(list(self.fields), None, len(self.fields), h, Drive(u))[0]
+        return self._run(list(self.fields), None, len(self.fields), h, StepInputs(u))[0]

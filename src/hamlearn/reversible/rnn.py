@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.reversible._chain import Field
-from hamlearn.reversible._drive import Drive
+from hamlearn.reversible._drive import StepInputs
 from hamlearn.reversible._module import Reversible
 
 
@@ -62,6 +62,6 @@ class MidpointRNN(Reversible):
             u: the sequence, time first: a tensor of shape (T, …) or a tree of such tensors.
             h: the first state h_0.
         """
-        drive = Drive(u, sequence=True)
+        drive = StepInputs(u, sequence=True)
         h_last, y = self._run([self.field], self.readout, drive.length(), h, drive)
         return y, h_last

@@ -37,7 +37,7 @@ class Local(NamedTuple):
 
 
 @dataclass
-class Layer:
+class ColumnLayer:
     """One layer of the state net.
 
     Attributes:
@@ -141,7 +141,7 @@ class Layer:
 
 def layers_of(
     network: Network, theta: list[Tensor], names: list[str], h: list[Tensor], spec: Any, *, coupled: bool
-) -> list[Layer]:
+) -> list[ColumnLayer]:
     """The layers of the state net, for a state of this structure.
 
     Raises:
@@ -179,7 +179,9 @@ def layers_of(
         ]
         indices = [index for _, index in mine]
         found.append(
-            Layer(network, cell, units, slots, own, [name for name, _ in mine], indices, starts, show, coupled)
+            ColumnLayer(
+                network, cell, units, slots, own, [name for name, _ in mine], indices, starts, show, coupled
+            )
         )
         start += len(leaves)
     _require_all_placed(found, net, known, names)
@@ -208,7 +210,7 @@ def _units(cell: Any, leaves: list[Tensor]) -> int:
     return units
 
 
-def _require_all_placed(layers: Iterable[Layer], net: Any, known: dict[int, int], names: list[str]) -> None:
+def _require_all_placed(layers: Iterable[ColumnLayer], net: Any, known: dict[int, int], names: list[str]) -> None:
     placed = {index for layer in layers for index in layer.weights}
     own = net.parameters() if isinstance(net, nn.Module) else ()
     for weight in own:

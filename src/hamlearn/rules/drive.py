@@ -16,7 +16,7 @@ Costates = tuple[list[Tensor], list[Tensor]]
 """ω and v."""
 
 
-class Drive:
+class OmegaUpdate:
     """What enters ω and v.
 
     Args:
@@ -34,13 +34,13 @@ class Drive:
         self.plain = moments is None and not self._decays
 
     @classmethod
-    def of(cls, hyper: Hyper) -> Drive:
+    def of(cls, hyper: Hyper) -> OmegaUpdate:
         """That of these hyper-parameters."""
         beta = hyper.beta
         return cls(hyper.weight_decay, (beta.keep, 1 - beta.keep) if isinstance(beta, Adaptive) else None)
 
     @classmethod
-    def given(cls, rows: Sequence[Tensor]) -> tuple[Drive, Moments | None]:
+    def given(cls, rows: Sequence[Tensor]) -> tuple[OmegaUpdate, Moments | None]:
         """That of a compiled step, and what β takes of it: nothing, λ alone, or λ and the moments."""
         if not rows:
             return cls(), None

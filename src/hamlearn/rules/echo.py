@@ -102,7 +102,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WaitingTokens:
     """Tokens that wait for their echo, as a value: one by one, or as stretches that the compiled engine took.
 
     Attributes:
@@ -123,7 +123,7 @@ class Memory:
         return [*self.single, *(token for stretch in self.stretches for token in stretch.tokens())]
 
 
-_NOTHING = Memory()
+_NOTHING = WaitingTokens()
 
 
 class Echoed(Order):
@@ -180,24 +180,24 @@ class Echoed(Order):
             memory=self._kept(memory, token, sample.boundary, due),
         )
 
-    def _kept(self, memory: Memory, token: Token, ends: bool, due: bool) -> Memory:
+    def _kept(self, memory: WaitingTokens, token: Token, ends: bool, due: bool) -> WaitingTokens:
         """What waits after a token; after an echo, only what a longer truncation reaches back to."""
         if ends or (due and self.credit.truncate is None):
             return _NOTHING
         if self.rebuilds:
             token = replace(token, h=[], h_next=[], loss=None, y=None, running=None)
         single = (*memory.single, token)[-(self.credit.truncate or 0) :]
-        return Memory(single, 0 if due else memory.since + 1)
+        return WaitingTokens(single, 0 if due else memory.since + 1)
 
-    def pending(self, memory: Memory | None) -> int:
+    def pending(self, memory: WaitingTokens | None) -> int:
         """How many tokens wait for their boundary; none if echoes come at a fixed interval too."""
         return 0 if memory is None or self.credit.every is not None else len(memory)
 
-    def stored(self, memory: Memory | None) -> int:
+    def stored(self, memory: WaitingTokens | None) -> int:
         """How many tokens are kept, each with its state."""
         return 0 if memory is None else len(memory)
 
-    def memory_tree(self, memory: Memory | None) -> Any:
+    def memory_tree(self, memory: WaitingTokens | None) -> Any:
         """Stored tokens: inputs, targets, and the states that they met; their graphs are left out."""
         memory = _NOTHING if memory is None else memory
         kept = ("h", "fresh", "random", "buffers", "drawn")
@@ -208,7 +208,7 @@ class Echoed(Order):
         ]
         return {"tokens": tokens, "since": memory.since}
 
-    def memory_of(self, tree: Any) -> Memory:
+    def memory_of(self, tree: Any) -> WaitingTokens:
         """The memory that `memory_tree` wrote down; its tokens are run again when the next one comes."""
         tokens = tuple(
             Token(
@@ -225,11 +225,11 @@ class Echoed(Order):
             )
             for each in tree["tokens"]
         )
-        return Memory(tokens, tree["since"])
+        return WaitingTokens(tokens, tree["since"])
 
-    def _with_graphs(self, carry: Carry) -> Memory:
+    def _with_graphs(self, carry: Carry) -> WaitingTokens:
         """The memory of a carry, with the graphs of its tokens: they are run again if they have none."""
-        memory: Memory = _NOTHING if carry.memory is None else carry.memory
+        memory: WaitingTokens = _NOTHING if carry.memory is None else carry.memory
         stored = memory.single
         if self.rebuilds or (stored[-1].h_next if stored else not memory.stretches):
             return memory
@@ -240,7 +240,7 @@ class Echoed(Order):
             h = self._first_state(token.sample, carry.spec) if met == "h0" else token.h
             h = before.h_next if met == "before" and before is not None else h
             taken.append(self._run_again(token, h, before, carry.spec))
-        return Memory(tuple(taken), memory.since)
+        return WaitingTokens(tuple(taken), memory.since)
 
     def _met(self, index: int, token: Token, count: int, since: int) -> str:
         """From what token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""

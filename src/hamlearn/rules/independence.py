@@ -10,12 +10,12 @@ from torch import Tensor
 from hamlearn._base.replay import devices_of
 from hamlearn._base.torch_private import tree_map_only
 from hamlearn.errors import ConfigError
-from hamlearn.rules.columns import Layer
+from hamlearn.rules.columns import ColumnLayer
 from hamlearn.rules.derivatives import vjp
 from hamlearn.rules.system import System
 
 
-def require_independent(system: System, layers: list[Layer], u: Any, h: list[Tensor]) -> None:
+def require_independent(system: System, layers: list[ColumnLayer], u: Any, h: list[Tensor]) -> None:
     """Raise, with the name of what couples them, unless the units of every layer are independent.
 
     Each layer is run at weights and states drawn at random, since at the first ones, zero perhaps, a coupling may
@@ -35,7 +35,9 @@ def require_independent(system: System, layers: list[Layer], u: Any, h: list[Ten
 
 
 class _Trial:
-    def __init__(self, system: System, layer: Layer, tried: dict[str, Tensor], draw: torch.Generator) -> None:
+    def __init__(
+        self, system: System, layer: ColumnLayer, tried: dict[str, Tensor], draw: torch.Generator
+    ) -> None:
         self.layer, self.tried, self.draw = layer, tried, draw
         self.names = system.names
         self.theta = [tried[name] for name in system.names]

@@ -13,7 +13,7 @@ from hamlearn._base import trees
 from hamlearn._base.scale import Scale, add_some_, plus, scaled
 from hamlearn.credit import Sensitivity
 from hamlearn.errors import ConfigError
-from hamlearn.rules.columns import Layer, Local, layers_of
+from hamlearn.rules.columns import ColumnLayer, Local, layers_of
 from hamlearn.rules.derivatives import instantaneous_loss, partials, vjp
 from hamlearn.rules.independence import require_independent
 from hamlearn.rules.running_cost import added, running_cost
@@ -35,7 +35,7 @@ class Sensitive(Order):
         super().__init__(system, credit)
         self.parallel = order == "parallel"
         self.reads_next = not self.parallel
-        self._layers: list[Layer] | None = None
+        self._layers: list[ColumnLayer] | None = None
         self._spec: trees.Spec = None
         self._verified = not credit.strict
 
@@ -133,7 +133,7 @@ class Sensitive(Order):
             back.append(torch.zeros_like(leaf) if dy is None else dy @ torch.from_numpy(B).to(dy))
         return back
 
-    def _found(self, h: list[Tensor], spec: trees.Spec) -> list[Layer]:
+    def _found(self, h: list[Tensor], spec: trees.Spec) -> list[ColumnLayer]:
         """The layers, found and to be verified when the first state is met."""
         system = self.system
         if self._layers is None or self._spec != spec:
@@ -147,7 +147,7 @@ class Sensitive(Order):
         return self._layers
 
     def _moved(
-        self, layer: Layer, found: Local, h: list[Tensor], E: list[Tensor], tau: Scale
+        self, layer: ColumnLayer, found: Local, h: list[Tensor], E: list[Tensor], tau: Scale
     ) -> tuple[list[Tensor], list[Tensor]]:
         """h⁺ and E⁺ of one layer."""
         k, keep, flows = len(h), self.credit.keep, self.system.network.transition == "rate"
@@ -200,7 +200,7 @@ class Sensitive(Order):
                 omega[index] = omega[index] + _total(terms).sum_to_size(theta[index].shape)
 
 
-def _size(layer: Layer) -> int:
+def _size(layer: ColumnLayer) -> int:
     return (len(layer.weights) + len(layer.starts)) * (layer.slots.stop - layer.slots.start)
 
 

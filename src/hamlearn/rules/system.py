@@ -19,7 +19,7 @@ from hamlearn.hyper import Hyper
 from hamlearn.network import Network
 from hamlearn.rates import Overshoot, Rates
 from hamlearn.rules.derivatives import Loss, integrate_costate
-from hamlearn.rules.drive import Drive
+from hamlearn.rules.drive import OmegaUpdate
 from hamlearn.rules.running_cost import RunningCost
 from hamlearn.rules.transition import first_state
 from hamlearn.rules.velocity import Velocity
@@ -58,7 +58,7 @@ class System:
         self.theta: list[Tensor] = [weight for _, weight in named]
         self.large = any(weight.numel() >= LARGE for weight in self.theta)
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
-        self.drive = Drive.of(hyper)
+        self.drive = OmegaUpdate.of(hyper)
         self._kept = hyper.kept, hyper.eta, hyper.tau
 
     def decay(self, rates: Rates) -> float:

@@ -11,7 +11,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Una
 from starlette.requests import HTTPConnection
 
 from hamlearn.errors import ConfigError
-from hamlearn.serve.forms import Refused
+from hamlearn.serve.forms import RequestError
 from hamlearn.serve.settings import Settings, is_loopback
 
 OPEN = ("/livez", "/readyz")
@@ -77,17 +77,17 @@ class Access(AuthenticationBackend):
         self._learn, self._predict = (None if path is None else Tokens(path) for path in files)
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, UnauthenticatedUser]:
-        """The scopes of a request; raises `Refused` if it may do nothing."""
+        """The scopes of a request; raises `RequestError` if it may do nothing."""
         host, origin = conn.headers.get("host", ""), conn.headers.get("origin")
         if "transfer-encoding" in conn.headers:
             # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
             reason = "a chunked body is not accepted. Send Content-Length; a proxy can buffer requests to know it."
-            raise Refused(411, reason, headers=_CLOSE)
+            raise RequestError(411, reason, headers=_CLOSE)
         if self._learn is None and not is_loopback(_name(host)):
             reason = f"the host {host[:100]!r} is not loopback. Ask for 127.0.0.1 or localhost."
-            raise Refused(403, reason, headers=_CLOSE)
+            raise RequestError(403, reason, headers=_CLOSE)
         if conn.scope.get("method") not in ("GET", "HEAD") and origin and origin.partition("://")[2] != host:
-            raise Refused(403, f"a page of {origin[:100]!r} may not do this here.", headers=_CLOSE)
+            raise RequestError(403, f"a page of {origin[:100]!r} may not do this here.", headers=_CLOSE)
         scopes = [LEARN]
         if self._learn is not None and conn.scope["path"] not in OPEN:
             kind, _, token = conn.headers.get("authorization", "").partition(" ")
@@ -103,14 +103,14 @@ class Access(AuthenticationBackend):
         self.failed += 1
         await asyncio.sleep(DELAY)
         ask = {"www-authenticate": 'Bearer realm="hamlearn"', **_CLOSE}
-        raise Refused(401, "a token is missing or wrong. Send 'Authorization: Bearer TOKEN'.", headers=ask)
+        raise RequestError(401, "a token is missing or wrong. Send 'Authorization: Bearer TOKEN'.", headers=ask)
 
 
 def require_learning(conn: HTTPConnection) -> None:
-    """Raise `Refused` if the token of a request does not allow learning."""
+    """Raise `RequestError` if the token of a request does not allow learning."""
     if LEARN not in conn.auth.scopes:
         reason = "this token allows predictions only. Leave targets out, or use a token of serve.learn_tokens."
-        raise Refused(403, reason)
+        raise RequestError(403, reason)
 
 
 def _name(host: str) -> str:

@@ -19,7 +19,7 @@ from hamlearn.learner import Learner
 from hamlearn.record.fields import norms
 from hamlearn.sample import Label, Sample
 from hamlearn.serve.checkpoints import About, Checkpoints
-from hamlearn.serve.forms import Batch, Refused
+from hamlearn.serve.forms import Batch, RequestError
 from hamlearn.serve.journal import Journal
 from hamlearn.serve.settings import Settings
 from hamlearn.state import checkpoint
@@ -275,7 +275,7 @@ class Agent:
         about = healthy if number is None else known.get(number)
         if about is None:
             kept = f"Kept are {list(known)}; see GET /checkpoints."
-            raise Refused(404, f"there is no checkpoint {number or ''} to return to. {kept}")
+            raise RequestError(404, f"there is no checkpoint {number or ''} to return to. {kept}")
         self._load(about)
         self._changes += 1
         return self.copy(pinned=True)

@@ -8,7 +8,7 @@ import shutil
 from hamlearn.errors import ConfigError
 from hamlearn.serve.agent import Agent
 from hamlearn.serve.checkpoints import PATTERN
-from hamlearn.serve.forms import Refused
+from hamlearn.serve.forms import RequestError
 from hamlearn.serve.settings import Settings
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -37,24 +37,28 @@ class Agents(dict[str, Agent]):
         """The agent of a key, which is made if it may be.
 
         Raises:
-            Refused: There is none, or there are as many as there may be.
+            RequestError: There is none, or there are as many as there may be.
         """
         if key not in self:
             if not _KEY.fullmatch(key):
                 allowed = "Give 1 to 64 letters, digits, '.', '_' or '-', without '.' first."
-                raise Refused(422, f"agent={key[:80]!r} is not a key. {allowed}")
+                raise RequestError(422, f"agent={key[:80]!r} is not a key. {allowed}")
             if not make:
-                raise Refused(404, f"there is no agent {key!r}. Send it a sample first: POST /predict?agent={key}")
+                raise RequestError(
+                    404, f"there is no agent {key!r}. Send it a sample first: POST /predict?agent={key}"
+                )
             if len(self) >= self._most:
                 remedy = "Use one of them, delete one, or raise serve.agents."
-                raise Refused(429, f"there are serve.agents = {self._most} agents already. {remedy}", retry=60)
+                raise RequestError(
+                    429, f"there are serve.agents = {self._most} agents already. {remedy}", retry=60
+                )
             self[key] = Agent(self._settings, self._folder / key)
         return self[key]
 
     def delete(self, key: str) -> None:
         """Forget an agent, with its checkpoints."""
         if not key:
-            raise Refused(422, "the agent without a key cannot be deleted. Name one: DELETE /agent?agent=KEY")
+            raise RequestError(422, "the agent without a key cannot be deleted. Name one: DELETE /agent?agent=KEY")
         self.of(key)
         del self[key]
         shutil.rmtree(self._folder / key)

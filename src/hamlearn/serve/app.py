@@ -23,7 +23,7 @@ from starlette.routing import Route
 from hamlearn._version import __version__
 from hamlearn.errors import HamlearnError
 from hamlearn.serve.access import Access, require_learning
-from hamlearn.serve.forms import HEADERS, JSON, Kind, Reader, Refusal, Refused, answer
+from hamlearn.serve.forms import HEADERS, JSON, Kind, Reader, Refusal, RequestError, answer
 from hamlearn.serve.metrics import CONTENT_TYPE, Metrics
 from hamlearn.serve.service import BUSY, Service
 
@@ -138,7 +138,7 @@ class Routes:
         """Return to checkpoint `?to=NUMBER`; by default to the last one before the learner diverged."""
         key, text = agent_of(request), request.query_params.get("to")
         if text is not None and not (text.isdecimal() and len(text) < 10):
-            raise Refused(422, f"to={text[:80]!r} is not the number of a checkpoint. See GET /checkpoints.")
+            raise RequestError(422, f"to={text[:80]!r} is not the number of a checkpoint. See GET /checkpoints.")
         number = None if text is None else int(text)
         about = await self._service.write(lambda agents: agents.of(key).roll_back(number))
         return {"agent": key, **about._asdict()}
@@ -199,7 +199,7 @@ class Routes:
         if size > most:
             # uvicorn reads what the client still sends, and forgets it.
             reason = f"the body has {size} bytes, and serve.body = {most} allows fewer. Send several requests."
-            raise Refused(413, reason)
+            raise RequestError(413, reason)
         batch = self._reader.read(await request.body(), kind, agent_of(request))
         if batch.learns:
             require_learning(request)
@@ -215,21 +215,21 @@ def agent_of(request: Request) -> str:
     unknown = sorted(set(query) - {"agent", "to"})
     if unknown or len(query.getlist("agent")) > 1:
         what = f"{', '.join(unknown)[:100]!r}" if unknown else "agent twice"
-        raise Refused(400, f"the query has {what}. Write ?agent=KEY, or nothing.")
+        raise RequestError(400, f"the query has {what}. Write ?agent=KEY, or nothing.")
     return query.get("agent", "")
 
 
-def refusal_of(error: Exception) -> Refused:
+def refusal_of(error: Exception) -> RequestError:
     """The answer to a client about an error."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestError):
         return error
     if isinstance(error, ClientDisconnect):
-        return Refused(499, "the client has left before it had sent its body.")
+        return RequestError(499, "the client has left before it had sent its body.")
     if isinstance(error, HamlearnError):
         # The request was fine, and this machine could not do it, for example because a disk is full.
-        return Refused(503, str(error), retry=BUSY)
+        return RequestError(503, str(error), retry=BUSY)
     log.error("a request failed", exc_info=error)
-    return Refused(500, "this is a mistake of the server; its log has the details.")
+    return RequestError(500, "this is a mistake of the server; its log has the details.")
 
 
 def _refused(connection: HTTPConnection, error: Exception) -> Response:
@@ -240,4 +240,4 @@ async def _not_found(request: Request, error: Exception) -> Response:
     """No such route, or no such method, in the form of all other errors."""
     assert isinstance(error, HTTPException)
     reason = f"{request.method} {request.url.path[:100]}: {error.detail}. See /openapi.json for the routes."
-    return Refused(error.status_code, reason, headers=dict(error.headers or {})).response()
+    return RequestError(error.status_code, reason, headers=dict(error.headers or {})).response()

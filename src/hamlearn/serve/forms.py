@@ -31,7 +31,7 @@ class Refusal(msgspec.Struct, omit_defaults=True):
     retry_after: int | None = None
 
 
-class Refused(AuthenticationError):  # noqa: N818 (most often the client's error, not ours)
+class RequestError(AuthenticationError):
     """A request that is not served; nothing has changed. Starlette asks for this base of a failed login.
 
     Args:
@@ -82,7 +82,7 @@ class Batch:
     def response(self) -> Any:
         """The response in the layout of the request."""
         if all("error" in one for one in self.answers):
-            raise Refused(422, self.answers[0]["error"])
+            raise RequestError(422, self.answers[0]["error"])
         return self.answers[0] if self.single else self.answers
 
 
@@ -118,7 +118,7 @@ class Reader:
         """The samples or labels of a body: one object, or a list of objects.
 
         Raises:
-            Refused: With what does not fit, and its place.
+            RequestError: With what does not fit, and its place.
         """
         single = not body.lstrip().startswith(b"[")
         one: Any = self.label if kind == "labels" else self.sample
@@ -133,11 +133,13 @@ class Reader:
                 rows = [self.label(row.id, self.fields.late(row.target)) for row in rows]
             return Batch(kind, rows, single, agent)
         except (msgspec.ValidationError, SampleError) as error:
-            raise Refused(422, f"{str(error)[:500].rstrip('.')}.{self._example}") from error
+            raise RequestError(422, f"{str(error)[:500].rstrip('.')}.{self._example}") from error
         except RecursionError as error:
-            raise Refused(400, "the body is nested too deeply. Send an object, or a list of objects.") from error
+            raise RequestError(
+                400, "the body is nested too deeply. Send an object, or a list of objects."
+            ) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Refused(400, f"the body is not JSON: {error}.{self._example}") from error
+            raise RequestError(400, f"the body is not JSON: {error}.{self._example}") from error
 
     def _encoded(self, value: Any) -> Any:
         """Rows of named fields as samples; samples that are vectors already are left as they are."""

@@ -51,7 +51,7 @@ def serve(
     settings = load(Path(path), None if out is None else Path(out), **given)
     if settings.serve["log"] == "json":
         handler = logging.StreamHandler()
-        handler.setFormatter(JsonLines())
+        handler.setFormatter(JsonFormatter())
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     with alone_in(settings.folder), torch_as(settings.config["run"]), _bound(settings) as listener:
         # What a learner draws, as for dropout, comes from the seed, or continues as its checkpoint says.
@@ -71,7 +71,7 @@ def serve(
             raise service.failed
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats log records as JSON, one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hamlearn.errors import HamlearnError
 from hamlearn.serve.agents import Agents
 from hamlearn.serve.checkpoints import About
-from hamlearn.serve.forms import Batch, Refused
+from hamlearn.serve.forms import Batch, RequestError
 from hamlearn.serve.settings import Settings
 
 log = logging.getLogger("hamlearn.serve")
@@ -35,7 +35,7 @@ Work = Batch | Callable[[Agents], Any]
 """Samples or labels of a request, or a function of the learners."""
 
 
-class Job(NamedTuple):
+class WaitingWork(NamedTuple):
     """What waits for the learners: its samples, and the future of its result."""
 
     work: Work
@@ -71,7 +71,7 @@ class Service:
         self.waiting = self.dropped = self.failures = 0
         self.stopping = False
         self.failed: Exception | None = None
-        self._queue: deque[Job] = deque()
+        self._queue: deque[WaitingWork] = deque()
         self._wake = asyncio.Event()
         # Seconds that a sample took in the last round.
         self._pace = 0.0
@@ -119,14 +119,14 @@ class Service:
     async def _result(self, work: Work, count: int) -> Any:
         most, timeout = (self.settings.serve[name] for name in ("queue", "timeout"))
         if self.stopping:
-            raise Refused(503, "the server is stopping. Send it again to the next one.", retry=BUSY)
+            raise RequestError(503, "the server is stopping. Send it again to the next one.", retry=BUSY)
         if self.waiting + count > most:
             self.dropped += count
             reason = f"{self.waiting} samples wait, and serve.queue = {most} may. Send this again later."
-            raise Refused(429, reason, retry=BUSY)
+            raise RequestError(429, reason, retry=BUSY)
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        self._queue.append(Job(work, count, future))
+        self._queue.append(WaitingWork(work, count, future))
         self.waiting += count
         self._wake.set()
         timer = loop.call_later(timeout, _give_up, future, timeout)
@@ -144,7 +144,7 @@ class Service:
         if left < count:
             wait = int((count - left) / rate) + 1
             reason = f"more than serve.rate = {rate:g} samples per second were sent. Wait {wait} seconds."
-            raise Refused(429, reason, retry=wait)
+            raise RequestError(429, reason, retry=wait)
         self._buckets[agent] = now, left - count
 
     async def _run(self) -> None:
@@ -163,7 +163,7 @@ class Service:
             else:
                 self._answer(jobs, await loop.run_in_executor(self._learners, self._round, jobs))
 
-    def _answer(self, jobs: list[Job], results: list[Any]) -> None:
+    def _answer(self, jobs: list[WaitingWork], results: list[Any]) -> None:
         """Hand results, or errors in their place, to the requests that still wait for them."""
         for job, result in zip(jobs, results, strict=True):
             if job.future.done():
@@ -173,9 +173,9 @@ class Service:
             else:
                 job.future.set_result(result)
 
-    def _next_round(self) -> list[Job]:
+    def _next_round(self) -> list[WaitingWork]:
         """One function, or batches up to the bounds of a round; not those whose client has given up."""
-        jobs: list[Job] = []
+        jobs: list[WaitingWork] = []
         count, most = 0, min(ROUND, SHARE * self.settings.serve["timeout"] / max(self._pace, 1e-9))
         while self._queue and (not jobs or count + self._queue[0].samples <= most):
             if jobs and not (isinstance(jobs[0].work, Batch) and isinstance(self._queue[0].work, Batch)):
@@ -187,7 +187,7 @@ class Service:
                 count += job.samples
         return jobs
 
-    def _over_soon(self, jobs: list[Job]) -> bool:
+    def _over_soon(self, jobs: list[WaitingWork]) -> bool:
         """Whether a round takes a moment, as far as the last one tells: samples, of agents that are there."""
         works = [job.work for job in jobs]
         short = sum(job.samples for job in jobs) * self._pace < MOMENT
@@ -195,7 +195,7 @@ class Service:
             isinstance(w, Batch) and w.kind == "samples" and w.agent in self.agents for w in works
         )
 
-    def _round(self, jobs: list[Job]) -> list[Any]:
+    def _round(self, jobs: list[WaitingWork]) -> list[Any]:
         """Take a round, all batches of an agent as one block; results, or the errors in their place."""
         groups: dict[str, list[Batch]] = defaultdict(list)
         for job in jobs:
@@ -225,7 +225,7 @@ class Service:
     async def _copied(self, key: str) -> Callable[[], About]:
         """What writes a checkpoint of an agent, ahead of the queue: a server under load has to save too."""
         future = asyncio.get_running_loop().create_future()
-        self._queue.appendleft(Job(lambda agents: agents.of(key).copy(), 0, future))
+        self._queue.appendleft(WaitingWork(lambda agents: agents.of(key).copy(), 0, future))
         self._wake.set()
         found: Callable[[], About] = await future
         return found
@@ -235,7 +235,7 @@ class Service:
         """A checkpoint that cannot be written is logged and counted, and learning continues."""
         try:
             yield
-        except (HamlearnError, OSError, Refused) as error:
+        except (HamlearnError, OSError, RequestError) as error:
             self.failures, self.failed = self.failures + 1, error
             log.warning("the checkpoint of agent %r could not be written: %s", key, error)
 
@@ -244,7 +244,9 @@ def _give_up(future: asyncio.Future[Any], timeout: float) -> None:
     """End a wait. If the job has not begun, it is passed over when its turn comes."""
     if not future.done():
         reason = f"there was no answer within {timeout:g} seconds (serve.timeout)."
-        future.set_exception(Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY))
+        future.set_exception(
+            RequestError(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY)
+        )
 
 
 def _take(key: str, batches: list[Batch], agents: Agents) -> None:

@@ -318,7 +318,7 @@ class Hashed(Category):
         """Every name has its place already."""
 
 
-class Classes(Category):
+class ClassColumn(Category):
     """Classes of a target: each cell becomes the index of its class."""
 
     def enter(self, values: Any) -> Array:
@@ -393,7 +393,7 @@ def declare_targets(names: Sequence[str], classes: Sequence[Any] | int | None, l
     if classes is not None:
         if len(names) != 1:
             raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(list(names))}.")
-        return [Classes(names[0], 0.0, _room(classes, "classes"))]
+        return [ClassColumn(names[0], 0.0, _room(classes, "classes"))]
     remedy = "If it names classes, say so: classes=[...] lists them, classes=8 finds up to 8 on the way. "
     return [Number(name, 0.0, largest, remedy if len(names) == 1 else "") for name in names]
 

@@ -22,7 +22,7 @@ from hamlearn.streams.columns import (
     OR_SKIP,
     BadCellError,
     Categories,
-    Classes,
+    ClassColumn,
     Column,
     Missing,
     declare,
@@ -125,9 +125,9 @@ class RowEncoder:
         return self._skips or any(column.missing in ("skip", "hold") for column in self.columns)
 
     @property
-    def classes(self) -> Classes | None:
+    def classes(self) -> ClassColumn | None:
         """The target column of classes; `None` if targets are numbers."""
-        return self.targets[0] if self.targets and isinstance(self.targets[0], Classes) else None
+        return self.targets[0] if self.targets and isinstance(self.targets[0], ClassColumn) else None
 
     @property
     def target_spec(self) -> TensorSpec | None:

@@ -17,7 +17,7 @@ _SPAN = 256
 """Values after which deviations are counted from the present mean, so that no rounding error can grow."""
 
 
-class Moments:
+class RunningMoments:
     """Mean and standard deviation of all tensors so far, with the same bits however blocks are cut.
 
     With c one of the means before, S₁ = Σ(u − c) and S₂ = Σ(u − c)² give the mean c + S₁/n and the variance
@@ -29,7 +29,7 @@ class Moments:
 
     Example:
         >>> import torch
-        >>> moments = Moments("inputs")
+        >>> moments = RunningMoments("inputs")
         >>> mean, spread = moments.extend(moments.rows(torch.tensor([[1.0], [3.0], [5.0]])))
         >>> mean.ravel().tolist(), spread.ravel().round(4).tolist()
         ([1.0, 2.0, 3.0], [0.0, 1.0, 1.633])

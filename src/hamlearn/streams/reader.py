@@ -18,7 +18,7 @@ EVERY = 64
 R = TypeVar("R")
 
 
-class Progress(NamedTuple):
+class ReadPosition(NamedTuple):
     """How far reading has come.
 
     Attributes:
@@ -35,12 +35,12 @@ class Progress(NamedTuple):
     start: int = 0
     loaded: dict[str, Any] | None = None
 
-    def after(self, count: int, ends: list[bool] | None) -> Progress:
+    def after(self, count: int, ends: list[bool] | None) -> ReadPosition:
         """So many samples further, each of which ends its sequence or not; `None` where none does."""
         position, start = self.position + count, self.start + count
         if ends is not None and any(ends):
-            return Progress(position, ends[::-1].index(True), True, start)
-        return Progress(position, self.tokens + count, self.sequences, start)
+            return ReadPosition(position, ends[::-1].index(True), True, start)
+        return ReadPosition(position, self.tokens + count, self.sequences, start)
 
 
 @dataclass(slots=True)
@@ -80,13 +80,13 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = ReadPosition()
         self._stream: Any = None
         self._iterator: Iterator[Any] = iter(())
         self._parts: Mapping[str, Any] = {}
         self._coming: Mapping[str, Any] = {}
         self._turn = 0
-        self.taking: tuple[Any, Progress | None] = None, None
+        self.taking: tuple[Any, ReadPosition | None] = None, None
         self._hold([])
 
     def _hold(self, blocks: Sequence[Block], mark: Any = None) -> None:
@@ -154,7 +154,7 @@ class Reader:
             self.progress = after
         return report
 
-    def due(self, sample: Sample | Label) -> Progress | None:
+    def due(self, sample: Sample | Label) -> ReadPosition | None:
         """The progress once `sample` has been taken; `None` where it is not of this stream."""
         expected, progress = self.taking
         return progress if sample is expected else None
@@ -253,7 +253,7 @@ class Reader:
         start = self.progress.start if same and goes_on else 0
         if not (same and goes_on):
             self._hold([])
-        self._stream, self.progress = stream, Progress(self.position if resume else 0, start=start)
+        self._stream, self.progress = stream, ReadPosition(self.position if resume else 0, start=start)
         skip = 0
         if resume and not (same and goes_on):
             skip = self.position

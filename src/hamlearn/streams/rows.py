@@ -120,7 +120,7 @@ def _mapping_of(row: Any) -> Row:
     )
 
 
-class Columns(TableSource):
+class ColumnSource(TableSource):
     """Columns in memory, frames, and columnar files.
 
     Args:
@@ -173,10 +173,10 @@ def source_of(rows: Any) -> TableSource:
             f"{library}'s {type(rows).__name__} cannot be made a stream. Give the frame that it belongs to."
         )
     cells = _polars_cells if library == "polars" else _pandas_cells
-    return Columns(list(rows.columns), len(rows), lambda names, start, stop: cells(rows, names, start, stop))
+    return ColumnSource(list(rows.columns), len(rows), lambda names, start, stop: cells(rows, names, start, stop))
 
 
-def _of_columns(columns: Mapping[Any, Any]) -> Columns:
+def _of_columns(columns: Mapping[Any, Any]) -> ColumnSource:
     """The source for columns by name."""
     for name, column in columns.items():
         if isinstance(column, str | Mapping) or not hasattr(column, "__len__"):
@@ -190,7 +190,7 @@ def _of_columns(columns: Mapping[Any, Any]) -> Columns:
     if len(set(sizes.values())) != 1:
         raise ConfigError(f"the columns differ in length: {shown(sizes)}. Give one cell for each row.")
     length = next(iter(sizes.values()))
-    return Columns(
+    return ColumnSource(
         list(columns), length, lambda names, start, stop: [_as_list(columns[name][start:stop]) for name in names]
     )
 
@@ -216,7 +216,7 @@ def _pandas_cells(frame: Any, names: Sequence[Any], start: int, stop: int) -> li
     return cells
 
 
-def _of_lazy_frame(frame: Any) -> Columns:
+def _of_lazy_frame(frame: Any) -> ColumnSource:
     """The source for a lazy frame of polars, of which `CHUNK` rows are decoded at one time."""
     import polars
 
@@ -229,10 +229,10 @@ def _of_lazy_frame(frame: Any) -> Columns:
         return _polars_cells(rows, names, start - first, stop - first)
 
     length = int(frame.select(polars.len()).collect().item())
-    return Columns(frame.collect_schema().names(), length, cells)
+    return ColumnSource(frame.collect_schema().names(), length, cells)
 
 
-def of_columnar_file(path: str | os.PathLike[str]) -> Columns:
+def of_columnar_file(path: str | os.PathLike[str]) -> ColumnSource:
     """The source for a Parquet, Arrow or Feather file, read by polars, lazily.
 
     Raises:

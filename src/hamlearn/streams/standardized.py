@@ -15,7 +15,7 @@ from hamlearn.sample import Id, Label, Sample, Scale
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.moments import Array, Moments, in_deviations
+from hamlearn.streams.moments import Array, RunningMoments, in_deviations
 from hamlearn.streams.values import Spec, TensorSpec
 from hamlearn.streams.wrapped import Transform
 
@@ -56,7 +56,7 @@ def standardize(stream: Iterable[Any], clip: float = CLIP, scale_target: bool = 
 class StandardizedStream(Transform):
     """What `standardize` returns."""
 
-    _moments: Moments
+    _moments: RunningMoments
     _targets: TargetScale
     _fixed = ("_clip", "_scale_target")
 
@@ -74,7 +74,7 @@ class StandardizedStream(Transform):
         return Spec(TensorSpec(spec.u.shape, torch.get_default_dtype()), spec.target, spec.length)
 
     def _fresh(self) -> dict[str, Any]:
-        return {"_moments": Moments("inputs"), "_targets": TargetScale(self._clip)}
+        return {"_moments": RunningMoments("inputs"), "_targets": TargetScale(self._clip)}
 
     def encode(self, row: Any) -> Tensor:
         """As the stream inside, less the mean and over the deviation, in which the row itself counts."""
@@ -176,7 +176,7 @@ class TargetScale:
 
     def __init__(self, clip: float) -> None:
         self._clip = clip
-        self._moments = Moments("targets")
+        self._moments = RunningMoments("targets")
         # Mean and deviation for samples that wait for their labels.
         self._waiting: dict[Id, tuple[list[float], list[float]]] = {}
 

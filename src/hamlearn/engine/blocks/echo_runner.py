@@ -18,7 +18,7 @@ from hamlearn.engine.blocks.runner import Masks, StepRunner, known_in, unmarked
 from hamlearn.engine.rates_table import RatesTable
 from hamlearn.engine.recorded import BlockResult, EchoEngine, ReferenceStep, UnsupportedError
 from hamlearn.rates import Rates
-from hamlearn.rules.echo import Echoed, Memory, Stretch
+from hamlearn.rules.echo import Echoed, Stretch, WaitingTokens
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block, stacked
 
@@ -35,9 +35,9 @@ class EchoRunner(StepRunner):
         return EchoEngine(order, self.checks)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> WaitingTokens:
         """The tokens that wait."""
-        return self.eager.state.carry.memory or Memory()
+        return self.eager.state.carry.memory or WaitingTokens()
 
     def pending(self) -> int:
         """How many tokens wait for their boundary."""
@@ -110,7 +110,7 @@ class EchoRunner(StepRunner):
         fresh = torch.arange(part.count) < int(state.fresh)
         done, stretch = self.engine.forward(met.h, met.spec, rows, fresh, part, reference)
         carry = state.carry.restarted(done.carry.h, met.spec, [])
-        carry.memory = Memory((), memory.since + part.count, self._reached((*memory.stretches, stretch)))
+        carry.memory = WaitingTokens((), memory.since + part.count, self._reached((*memory.stretches, stretch)))
         self.eager.state = state._replace(carry=carry, fresh=False, drawn=state.drawn + self.engine.drawn)
         return done
 
@@ -158,9 +158,9 @@ class EchoRunner(StepRunner):
             return
         # The weights have moved: a kept token's first state is not the one of the present weights.
         kept = () if self.credit.truncate is None else tuple(map(_without_start, self.memory.stretches))
-        self._become(memory=Memory((), 0, kept))
+        self._become(memory=WaitingTokens((), 0, kept))
 
-    def _stacked(self, memory: Memory) -> Memory:
+    def _stacked(self, memory: WaitingTokens) -> WaitingTokens:
         """Tokens that the eager engine took, as rows.
 
         Raises:
@@ -188,7 +188,7 @@ class EchoRunner(StepRunner):
             "fresh": [torch.tensor([t.fresh and index >= stale for index, t in enumerate(tokens)])],
             "random": [torch.stack(rows) for rows in zip(*(t.drawn for t in tokens), strict=True)],
         }
-        return Memory((), memory.since, (Stretch(rows, blocks[0], spec),))
+        return WaitingTokens((), memory.since, (Stretch(rows, blocks[0], spec),))
 
 
 def _masks(part: Block) -> Masks:

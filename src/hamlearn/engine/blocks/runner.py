@@ -28,7 +28,7 @@ from hamlearn.errors import AuditError, HamlearnError
 from hamlearn.integrators import Euler
 from hamlearn.sample import Sample, StepReport, Trace
 from hamlearn.streams.blocks import Block, copied
-from hamlearn.streams.reader import Progress, Reader
+from hamlearn.streams.reader import Reader, ReadPosition
 
 logger = logging.getLogger(__name__)
 FEWER = 256
@@ -51,7 +51,7 @@ class PendingBlock:
     """
 
     def __init__(
-        self, block: Block, plan: Any, ran: BlockResult, undo: Callable[[], None], before: Progress
+        self, block: Block, plan: Any, ran: BlockResult, undo: Callable[[], None], before: ReadPosition
     ) -> None:
         self.block, self.plan, self.ran, self.undo, self.before = block, plan, ran, undo, before
         self.count = block.count

@@ -15,7 +15,7 @@ from hamlearn.loops import UnsupportedError
 from hamlearn.loops.step_cache import StepCache
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import dense
-from hamlearn.rules.local.flights import Pipeline, StackState
+from hamlearn.rules.local.flights import FlightState, StackState
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
@@ -178,7 +178,7 @@ class FusedRunner(TickRunner):
         return rule.flat(carry, omega)
 
 
-def _put_aligned(held: Held, rule: Aligned, begun: Pipeline) -> None:
+def _put_aligned(held: Held, rule: Aligned, begun: FlightState) -> None:
     """States, costates and past inputs of one group."""
     name, line = held.group.cell.name, cast(Tensor, held.line)
     stack = begun.stacks[name]

@@ -25,7 +25,7 @@ from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
 
 
-class Layout:
+class LaneLayout:
     """Groups of members, as wide as the CPU's vectors: the innermost loop of an operation runs over a group.
 
     Args:
@@ -34,7 +34,7 @@ class Layout:
         width: Members of a group; `None`: what the CPU's vectors hold.
 
     Example:
-        >>> layout = Layout(3, torch.float64, width=2)
+        >>> layout = LaneLayout(3, torch.float64, width=2)
         >>> packed = layout.fold(torch.arange(3.0))
         >>> packed, layout.pick(packed, 2), layout.flat(packed)
         (tensor([[0., 1.],
@@ -100,7 +100,7 @@ class Lanes:
     """
 
     def __init__(
-        self, members: Sequence[EagerEngine], inputs: Sequence[Any], engine: Engine, layout: Layout
+        self, members: Sequence[EagerEngine], inputs: Sequence[Any], engine: Engine, layout: LaneLayout
     ) -> None:
         self.members, self.engine, self.layout = members, engine, layout
         carries = [member.parts.met(member.state, u) for member, u in zip(members, inputs, strict=True)]
@@ -211,7 +211,7 @@ class LaneBatch:
         example: A block with targets, if one has any.
     """
 
-    def __init__(self, blocks: Sequence[Block | None], layout: Layout, own: bool) -> None:
+    def __init__(self, blocks: Sequence[Block | None], layout: LaneLayout, own: bool) -> None:
         self.blocks, self.layout, self.own = blocks, layout, own
         self.active = np.array([block is not None for block in blocks])
         there = [block for block in blocks if block is not None]

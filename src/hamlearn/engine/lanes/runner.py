@@ -22,7 +22,7 @@ from hamlearn.engine.blocks.runner import (
     settings_of,
 )
 from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.lanes.lanes import LaneBatch, Lanes, Layout, how_members_differ
+from hamlearn.engine.lanes.lanes import LaneBatch, LaneLayout, Lanes, how_members_differ
 from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
 from hamlearn.engine.rates_table import RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EagerReference, Engine, ReferenceStep, UnsupportedError
@@ -30,7 +30,7 @@ from hamlearn.errors import HamlearnError
 from hamlearn.loops.draws import Draws
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.reader import Progress, Reader
+from hamlearn.streams.reader import Reader, ReadPosition
 
 BYTES = 1 << 27
 """Bytes of samples that a block may have, unless a chunk is given."""
@@ -51,18 +51,18 @@ class LaneReader:
         limit: Bytes of samples that a block of all members may have.
     """
 
-    def __init__(self, readers: Sequence[Reader], members: int, layout: Layout, own: bool) -> None:
+    def __init__(self, readers: Sequence[Reader], members: int, layout: LaneLayout, own: bool) -> None:
         self.readers, self.members, self.layout, self.own = readers, members, layout, own
         self.aside: dict[int, Exception] = {}
         self.ended: set[int] = set()
         self.limit: float = math.inf
 
     @property
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[ReadPosition]:
         """How far the reading of each stream has come."""
         return [reader.progress for reader in self.readers]
 
-    def advance(self, before: Sequence[Progress], batch: LaneBatch, steps: int) -> None:
+    def advance(self, before: Sequence[ReadPosition], batch: LaneBatch, steps: int) -> None:
         """Set the progress to so many steps of a batch that began at `before`."""
         blocks = batch.blocks if self.own else [batch.example]
         for reader, progress, block in zip(self.readers, before, blocks, strict=True):
@@ -170,7 +170,7 @@ class LaneRunner(BlockRunner):
         self.parts = [member.parts for member in self.members]
         first, theta = self.parts[0], self.parts[0].system.theta
         # On a GPU each member has a block of threads, and narrow groups keep its numbers close together.
-        self.layout = Layout(len(self.parts), theta[0].dtype, 2 if self.own and first.devices else None)
+        self.layout = LaneLayout(len(self.parts), theta[0].dtype, 2 if self.own and first.devices else None)
         readers = [member.reader for member in self.members] if shared is None else [shared]
         reader = LaneReader(readers, len(self.parts), self.layout, self.own)
         super().__init__(reader, self.each)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from hamlearn._base.scale import plus
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.index_checks import counted
 from hamlearn.rates import Rates
-from hamlearn.rules.drive import Drive
+from hamlearn.rules.drive import OmegaUpdate
 from hamlearn.rules.system import Instant, Order, Outcome, System
 from hamlearn.rules.velocity import Velocity
 from hamlearn.sample import Sample
@@ -113,7 +113,7 @@ class Stage:
         self.system: System = copy.copy(order.system)
         self.system.theta = self.theta
         self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
-        self.system.drive, moments = Drive.given(given.get("drive", []))
+        self.system.drive, moments = OmegaUpdate.given(given.get("drive", []))
         if given.get("betas"):
             self.system.velocity = Velocity.given(given["betas"], self.theta, moments)
         self.order = copy.copy(order)

@@ -21,7 +21,7 @@ from hamlearn.experiments.data import Dataset, load
 from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.models import MODELS, Implementation
 from hamlearn.experiments.reproduce import figures, results
-from hamlearn.experiments.reproduce.plan import Job, Settings, plan
+from hamlearn.experiments.reproduce.plan import Settings, TrainingJob, plan
 
 
 class WorkerError(HamlearnError, RuntimeError):
@@ -62,10 +62,10 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
         return not misses
 
 
-def _train(jobs: Sequence[Job], processes: int, console: Console) -> dict[Job, Run]:
+def _train(jobs: Sequence[TrainingJob], processes: int, console: Console) -> dict[TrainingJob, Run]:
     """Train, with a progress bar if there is a terminal."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    found: dict[Job, Run] = {}
+    found: dict[TrainingJob, Run] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=len(jobs))
         # Backwards, since the long runs, of recurrent nets and in float64, come last in the tables.
@@ -76,7 +76,7 @@ def _train(jobs: Sequence[Job], processes: int, console: Console) -> dict[Job, R
     return {job: found[job] for job in jobs}
 
 
-def _train_all(jobs: Sequence[Job], processes: int) -> Generator[tuple[Job, Run], None, None]:
+def _train_all(jobs: Sequence[TrainingJob], processes: int) -> Generator[tuple[TrainingJob, Run], None, None]:
     """Train, and yield each job with its run when it is finished; one process trains in this one."""
     parallel = Parallel(
         n_jobs=processes,
@@ -94,7 +94,7 @@ def _train_all(jobs: Sequence[Job], processes: int) -> Generator[tuple[Job, Run]
         ) from error
 
 
-def train(job: Job) -> tuple[Job, Run]:
+def train(job: TrainingJob) -> tuple[TrainingJob, Run]:
     """Train as the job says."""
     with _one_thread():
         data = _load(job.data, job.source, job.dtype, job.seed)

@@ -75,7 +75,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A model trained in one way.
 
     Attributes:
@@ -104,7 +104,7 @@ class Job:
         return self.model, self.scenario.name, self.how, self.dtype
 
 
-def plan(settings: Settings) -> Iterator[Job]:
+def plan(settings: Settings) -> Iterator[TrainingJob]:
     """Every training run in the order of the tables, SGD before what is compared with it."""
     models = [model for model in MODELS.values() if model.name in settings.models]
     scenarios = [SCENARIOS[name] for name in SCENARIOS if name in settings.scenarios]
@@ -113,7 +113,7 @@ def plan(settings: Settings) -> Iterator[Job]:
         length = WORDS if second and model.data == "IMDb" else None
         epochs = settings.epochs_of(model.data)
         for how in ("SGD", *(how for how in model.implementations if how != "output" or not second)):
-            yield Job(model.name, scenario, how, dtype, epochs, settings.seed, length, settings.source)
+            yield TrainingJob(model.name, scenario, how, dtype, epochs, settings.seed, length, settings.source)
 
 
 def _require_known(argument: str, names: tuple[str, ...], known: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from hamlearn._base import machine
 from hamlearn.experiments.comparison import Difference, Run
 from hamlearn.experiments.data import Dataset
 from hamlearn.experiments.models import EPOCHS
-from hamlearn.experiments.reproduce.plan import WORDS, Job, Settings
+from hamlearn.experiments.reproduce.plan import WORDS, Settings, TrainingJob
 from hamlearn.experiments.scenarios import SCENARIOS
 from hamlearn.state import files
 
@@ -39,7 +39,7 @@ class Row:
         chance: Accuracy of guessing.
     """
 
-    job: Job
+    job: TrainingJob
     gap: Difference
     sgd_loss: list[float]
     sgd_accuracy: list[float]
@@ -76,7 +76,7 @@ def _fell(losses: list[float]) -> bool:
     return losses[-1] < losses[0]
 
 
-def rows(runs: Mapping[Job, Run], classes: Mapping[str, int]) -> Iterator[Row]:
+def rows(runs: Mapping[TrainingJob, Run], classes: Mapping[str, int]) -> Iterator[Row]:
     """A row for every job but SGD's own, in the order of the jobs.
 
     Args:
@@ -103,7 +103,7 @@ def write_table(path: Path, rows: Iterable[Row]) -> None:
     _write(path, lines)
 
 
-def write_curves(path: Path, runs: Mapping[Job, Run]) -> None:
+def write_curves(path: Path, runs: Mapping[TrainingJob, Run]) -> None:
     """Mean loss and accuracy of each epoch of each run: what the figures show."""
     lines: list[Sequence[Any]] = [[*_CELL, "epoch", "loss", "accuracy"]]
     for job, run in runs.items():

@@ -16,7 +16,7 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, add_at
 from hamlearn.rules.local.dense import Dense
-from hamlearn.rules.local.flights import Entry, Lines, Pipeline, StackState, own_copy, past, written
+from hamlearn.rules.local.flights import Entry, FlightState, Lines, StackState, own_copy, past, written
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.rule import Done, LocalRule, Now, Proposal
@@ -39,7 +39,7 @@ class Tick:
         grads: Increments of ω by slot.
     """
 
-    def __init__(self, carry: Pipeline, entry: Entry | None, rates: Rates, slots: int) -> None:
+    def __init__(self, carry: FlightState, entry: Entry | None, rates: Rates, slots: int) -> None:
         self.number, self.rates = carry.number, rates
         self.entries: list[Entry | None] = [entry, *carry.entries[:-1]]
         self.h, self.z, self.draws = carry.h.older(), carry.z.older(), carry.draws.older()
@@ -63,12 +63,12 @@ class Tick:
         self.z.put(name, age, total)
         self.new_z[age, name] = total
 
-    def carry(self) -> Pipeline:
+    def carry(self) -> FlightState:
         """What the next tick finds."""
-        return Pipeline(self.number + 1, self.entries, self.h, self.z, self.draws, self.stacks)
+        return FlightState(self.number + 1, self.entries, self.h, self.z, self.draws, self.stacks)
 
 
-class Aligned(LocalRule[Pipeline]):
+class Aligned(LocalRule[FlightState]):
     """A pipeline over an acyclic graph that takes a new sample at every tick.
 
     The states and costates of samples in flight stand in shift registers at the nodes: delay lines, and registers
@@ -126,29 +126,29 @@ class Aligned(LocalRule[Pipeline]):
         z = {name: (age, plan.backward[name]) for name, age in arrives.items() if name in plan.backward}
         return h, z
 
-    def empty(self) -> Pipeline:
+    def empty(self) -> FlightState:
         """A pipeline without samples."""
         entries: list[Entry | None] = [None] * self.schedule.horizon
-        return Pipeline(0, entries, Lines(self.h_spans), Lines(self.z_spans), Lines(self.draw_spans), {})
+        return FlightState(0, entries, Lines(self.h_spans), Lines(self.z_spans), Lines(self.draw_spans), {})
 
     def own(self, sample: Sample) -> Sample:
         """A copy: a sample stays in flight long after its own step."""
         return own_copy(sample)
 
-    def dropped(self, carry: Pipeline) -> Pipeline:
+    def dropped(self, carry: FlightState) -> FlightState:
         """A pipeline without samples, at the same tick."""
         return self.empty()._replace(number=carry.number)
 
-    def unshared(self, carry: Pipeline) -> Pipeline:
+    def unshared(self, carry: FlightState) -> FlightState:
         """The same, with rings of its own."""
         stacks = {name: stack._replace(ring=stack.ring.clone()) for name, stack in carry.stacks.items()}
         return carry._replace(stacks=stacks)
 
-    def in_flight(self, carry: Pipeline) -> list[int]:
+    def in_flight(self, carry: FlightState) -> list[int]:
         """Ages of the samples that have not left, as of the last tick."""
         return [age for age, entry in enumerate(carry.entries[:-1]) if entry is not None]
 
-    def begin(self, carry: Pipeline, u: Any) -> Pipeline:
+    def begin(self, carry: FlightState, u: Any) -> FlightState:
         """A trial pass for each new shape of input, so that what does not fit is known before it enters."""
         key, flying = trees.describe(u), self.in_flight(carry)
         if key != self._key:
@@ -175,7 +175,7 @@ class Aligned(LocalRule[Pipeline]):
         """Ticks from computing to learning; a stack that leads to no output never learns, and needs no past."""
         return self.schedule.delays(stack.name) if stack.name in self.schedule.backward else [0] * stack.length
 
-    def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
+    def tick(self, carry: FlightState, sample: Sample | None, now: Now) -> Proposal[FlightState]:
         """One tick of all nodes, each with a sample of its own; `None` lets those in flight move on.
 
         A boundary means nothing: in a graph without cycles samples do not see each other.
@@ -299,7 +299,7 @@ class Aligned(LocalRule[Pipeline]):
         y = self.system.read({name: tick.h.get(name, self.due) for name in outputs})
         return Done(entry.given or entry.sample, entry.t, y, entry.loss)
 
-    def by_node(self, carry: Pipeline) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def by_node(self, carry: FlightState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """States and costates by node, of the samples that the nodes are at; nodes without one are missing."""
         h: dict[str, Tensor] = {}
         z: dict[str, Tensor] = {}
@@ -317,12 +317,12 @@ class Aligned(LocalRule[Pipeline]):
             z |= {} if learned is None else {name: learned}
         return h, z
 
-    def full(self, carry: Pipeline, u: Any) -> bool:
+    def full(self, carry: FlightState, u: Any) -> bool:
         """Whether samples of the form of `u` are in flight at every age."""
         form = trees.describe(u)
         return all(entry is not None and trees.describe(entry.sample.u) == form for entry in carry.entries[:-1])
 
-    def flat(self, carry: Pipeline, omega: list[Tensor]) -> Carry:
+    def flat(self, carry: FlightState, omega: list[Tensor]) -> Carry:
         """The registers, one tensor each, and what the stacks hold; behind their rings the number of the tick."""
         held, number = carry.stacks.values(), carry.number
         h = [*carry.h.stacked(self.trial), *(stack.h for stack in held)]
@@ -332,7 +332,7 @@ class Aligned(LocalRule[Pipeline]):
             number = torch.tensor(float(number), dtype=torch.float64, device=rings[0].device)
         return Carry(h, z, omega, None, E=[*rings, number] if rings else [])
 
-    def view_of(self, flat: Carry, stride: Any = None, target: Any = None) -> Pipeline:
+    def view_of(self, flat: Carry, stride: Any = None, target: Any = None) -> FlightState:
         """A full pipeline in which only the sample that is due has a target and is reported."""
         entries: list[Entry | None] = [
             Entry(Sample(None, target if age == self.due else None), 0.0, stride, age == self.due)
@@ -340,15 +340,15 @@ class Aligned(LocalRule[Pipeline]):
         ]
         return self.unflattened(flat, flat.E[-1] if flat.E else 0, entries)
 
-    def unflattened(self, flat: Carry, number: Any, entries: list[Entry | None]) -> Pipeline:
+    def unflattened(self, flat: Carry, number: Any, entries: list[Entry | None]) -> FlightState:
         """What `flat` took apart, after so many ticks and with these samples in flight."""
         h, z = Lines.of(self.h_spans, flat.h), Lines.of(self.z_spans, flat.z)
         first, other, stacks = len(flat.h) - len(self.stacks), len(flat.z) - len(self.stacks), {}
         for index, cell in enumerate(self.stacks):
             stacks[cell.name] = StackState(flat.h[first + index], flat.z[other + index], flat.E[index])
-        return Pipeline(number, entries, h, z, Lines(self.draw_spans), stacks)
+        return FlightState(number, entries, h, z, Lines(self.draw_spans), stacks)
 
-    def saved(self, carry: Pipeline) -> Any:
+    def saved(self, carry: FlightState) -> Any:
         """All registers and stacks, and the samples in flight."""
         entries = [
             entry and [sample_tree(entry.sample), entry.t, entry.stride, entry.reported, entry.loss]
@@ -360,7 +360,7 @@ class Aligned(LocalRule[Pipeline]):
             stack.ring[carry.number % len(stack.ring)] = 0
         return [carry.number, entries, *held, stacks]
 
-    def loaded(self, tree: Any) -> Pipeline:
+    def loaded(self, tree: Any) -> FlightState:
         """What `saved` returned."""
         number, listed, h, z, draws, stacks = tree
         entries = [one and Entry(Sample(**one[0]), one[1], one[2], one[3], None, one[4]) for one in listed]
@@ -371,4 +371,4 @@ class Aligned(LocalRule[Pipeline]):
         if u is not None:
             self._key, self.trial = trees.describe(u), self.system.wiring.start(u)
         held = Lines(self.h_spans, h), Lines(self.z_spans, z), Lines(self.draw_spans, draws)
-        return Pipeline(number, entries, *held, stacks)
+        return FlightState(number, entries, *held, stacks)

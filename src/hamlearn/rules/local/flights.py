@@ -102,7 +102,7 @@ class StackState(NamedTuple):
     ring: Tensor
 
 
-class Pipeline(NamedTuple):
+class FlightState(NamedTuple):
     """What an aligned graph carries from tick to tick; a value that no later tick changes, but for the rings.
 
     Attributes:

@@ -16,7 +16,7 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.network import as_time
 from hamlearn.rules.derivatives import Loss, instantaneous_loss, vjp
-from hamlearn.rules.drive import Drive
+from hamlearn.rules.drive import OmegaUpdate
 from hamlearn.rules.local.costates import Increment, Omega, Outer, add_at, dense
 from hamlearn.rules.local.dense import Dense, runs
 from hamlearn.rules.local.losses import without_graph
@@ -58,7 +58,7 @@ class LocalSystem:
         slots: Where the module holds its weights and buffers.
     """
 
-    drive = Drive()
+    drive = OmegaUpdate()
 
     def __init__(
         self,
